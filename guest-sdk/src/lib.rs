@@ -1,0 +1,4 @@
+//! Guest SDK for Ringfence policies.
+#![no_std]
+
+pub mod abi;

@@ -1,0 +1,2 @@
+//! `ringfence-bpf-build`.
+fn main() {}

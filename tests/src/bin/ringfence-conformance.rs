@@ -1,0 +1,2 @@
+//! Plugin for bpf_conformance.
+fn main() {}

@@ -1,0 +1,15 @@
+//! eBPF objects parsed, verified and translated to WebAssembly.
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod isa;
+pub mod limits;
+pub mod map;
+pub mod program;
+pub mod verify;
+pub mod wasm;
+
+pub use error::{At, Error, ErrorKind, Stage};
+pub use map::{MapDecl, MapKind, MapLayout};
+pub use program::{Func, Program, SourceLine};
+pub use verify::{Env, Fact, RejectKind, Rejection, Stats, Verified};

@@ -1,0 +1,18 @@
+//! Every bound of the translator, with unit and source.
+
+/// Largest object that is read, in bytes. Our largest sample is 1.6 MB (cilium's bpf_lxc).
+pub const MAX_OBJECT_BYTES: usize = 16 << 20;
+/// Most slots in a linked program (Linux `BPF_COMPLEXITY_LIMIT_INSNS` bounds visits to one million; so do we).
+pub const MAX_PROGRAM_SLOTS: usize = 1 << 20;
+/// Most maps in one program (Linux `MAX_USED_MAPS`).
+pub const MAX_MAPS: usize = 64;
+/// Bytes of stack in one frame (Linux `MAX_BPF_STACK`).
+pub const STACK_BYTES: u32 = 512;
+/// Frames on the deepest call path (Linux `MAX_CALL_FRAMES`).
+pub const MAX_FRAMES: u32 = 8;
+/// Largest key in bytes (Linux hash keys are bounded by `MAX_BPF_STACK`).
+pub const MAX_KEY_BYTES: u32 = 512;
+/// Largest value in bytes.
+pub const MAX_VALUE_BYTES: u32 = 1 << 20;
+/// Default budget of the verifier in visited instructions (Linux `BPF_COMPLEXITY_LIMIT_INSNS`).
+pub const DEFAULT_INSN_BUDGET: u64 = 1_000_000;

@@ -1,0 +1,88 @@
+//! [`Program`]: decoded and linked code. It means: every slot is decoded, relocations are done, jumps land
+//! on instruction starts inside their own function, and maps are named.
+
+use crate::isa::{Insn, Pc};
+use crate::map::MapDecl;
+
+/// A function of a program: the entry, or a target of bpf-to-bpf calls and callbacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Func {
+    /// Symbol name (or `func_PC` if there is none).
+    pub name: String,
+    /// First slot.
+    pub start: Pc,
+    /// One past the last slot.
+    pub end: Pc,
+}
+
+/// A line of source, from BTF.ext line info.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLine {
+    /// File as the compiler recorded it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u32,
+    /// Text of the line as recorded; may be empty.
+    pub text: String,
+}
+
+/// Decoded, linked code of one entry point. Made by [`Object::program`](crate::Object::program) or
+/// [`Program::from_code`] alone.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) name: String,
+    pub(crate) section: String,
+    /// Indexed by slot; `None` for the second slot of `lddw`.
+    pub(crate) insns: Vec<Option<Insn>>,
+    /// Ordered by start; the first is the entry at pc 0; together they cover all slots.
+    pub(crate) funcs: Vec<Func>,
+    pub(crate) maps: Vec<MapDecl>,
+    /// (first slot, line), ordered.
+    pub(crate) lines: Vec<(Pc, SourceLine)>,
+}
+
+impl Program {
+    /// Name of the entry function.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// ELF section of the entry function; empty for raw code.
+    pub fn section(&self) -> &str {
+        &self.section
+    }
+    /// Number of slots.
+    pub fn len(&self) -> usize {
+        self.insns.len()
+    }
+    /// Never true: a program has at least an `exit`.
+    pub fn is_empty(&self) -> bool {
+        self.insns.is_empty()
+    }
+    /// The instruction that starts at `pc`.
+    pub fn insn(&self, pc: Pc) -> Option<&Insn> {
+        self.insns.get(pc.index())?.as_ref()
+    }
+    /// All instructions with their positions.
+    pub fn iter(&self) -> impl Iterator<Item = (Pc, &Insn)> {
+        self.insns.iter().enumerate().filter_map(|(i, x)| Some((Pc(i as u32), x.as_ref()?)))
+    }
+    /// Functions, ordered by start; the first is the entry.
+    pub fn funcs(&self) -> &[Func] {
+        &self.funcs
+    }
+    /// The function that holds `pc`.
+    pub fn func_at(&self, pc: Pc) -> &Func {
+        let i = self.funcs.partition_point(|f| f.start <= pc);
+        &self.funcs[i - 1]
+    }
+    /// Maps, by [`MapIdx`](crate::isa::MapIdx).
+    pub fn maps(&self) -> &[MapDecl] {
+        &self.maps
+    }
+    /// Source line of `pc`, where the object has line info.
+    pub fn line_at(&self, pc: Pc) -> Option<&SourceLine> {
+        let i = self.lines.partition_point(|(p, _)| *p <= pc);
+        let (p, line) = &self.lines[i.checked_sub(1)?];
+        (self.func_at(*p).start == self.func_at(pc).start).then_some(line)
+    }
+}

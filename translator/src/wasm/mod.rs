@@ -1,0 +1,2 @@
+//! From a verified program to a Wasm module.
+pub mod layout;
