@@ -1,0 +1,63 @@
+# Ringfence: build, demo, test, bench, install. `make help` lists the targets.
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+
+CARGO   ?= cargo
+PREFIX  ?= /usr/local
+DESTDIR ?=
+OUT     := $(CURDIR)/target/policies
+SO      := target/release/libnccl_ringfence.so
+CLI     := target/release/ringfence
+
+.PHONY: help build deps release policies demo test lint test-doc bench install soak clean
+
+help:
+	@echo "make build     the plugin, the CLI, the conformance binary and every policy's object"
+	@echo "make demo      a workload of collectives through the real .so, with a reload in mid-run"
+	@echo "make test      formatting, lints, documentation tests and all tests"
+	@echo "make bench     CPU time of a decision against a native plugin and rbpf, in one run"
+	@echo "make soak      the seeded soundness tests, for much longer"
+	@echo "make install   into PREFIX (now $(PREFIX))"
+
+deps:
+	@scripts/deps.sh
+
+build: deps release policies
+
+# What NCCL opens, the command line, and the bpf_conformance plugin.
+release: deps
+	$(CARGO) build --release --locked -p nccl-ringfence -p ringfence-tests --lib --bins
+
+policies: deps
+	$(MAKE) -C policies OUT=$(OUT) CARGO=$(CARGO)
+
+demo: build
+	@scripts/demo.sh $(CLI) $(SO) $(OUT)
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+test-doc:
+	$(CARGO) test --locked --workspace --doc
+
+# The tests drive the release .so and the objects that `make build` made; they
+# end in nextest's (or cargo's) summary.
+test: build lint test-doc
+	@scripts/test.sh $(CURDIR)/$(SO) $(OUT)
+
+bench: build
+	$(CARGO) bench --locked -p ringfence-benches
+
+soak: build
+	RINGFENCE_SOAK=1 $(CARGO) test --release --locked -p ringfence-tests --test soundness -- --nocapture
+
+install: build
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/ringfence/policies
+	install -m 755 $(CLI) $(DESTDIR)$(PREFIX)/bin/ringfence
+	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/libnccl-tuner-ringfence.so
+	for kind in profiler net env; do ln -sf libnccl-tuner-ringfence.so $(DESTDIR)$(PREFIX)/lib/libnccl-$$kind-ringfence.so; done
+	install -m 644 policies/include/ringfence.h $(DESTDIR)$(PREFIX)/include/ringfence.h
+	install -m 644 $(OUT)/*.bpf.o $(DESTDIR)$(PREFIX)/share/ringfence/policies/
+
+clean:
+	$(CARGO) clean

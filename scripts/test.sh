@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# test.sh PLUGIN.so POLICIES: all tests of the workspace; the last lines are the runner's own summary.
+set -euo pipefail
+export RINGFENCE_SO=$1 RINGFENCE_POLICIES=$2
+# The assembled bpf_conformance vectors are not part of this repository; use them where they lie beside it.
+if [ -z "${RINGFENCE_CONFORMANCE_DIR:-}" ] && [ -f ../shared/data/bpf_conformance.jsonl ]; then
+    RINGFENCE_CONFORMANCE_DIR=$(cd ../shared/data && pwd)
+    export RINGFENCE_CONFORMANCE_DIR
+fi
+cargo=${CARGO:-cargo}
+if "$cargo" nextest --version >/dev/null 2>&1; then
+    exec "$cargo" nextest run --locked --workspace --no-fail-fast
+fi
+exec "$cargo" test --locked --workspace --no-fail-fast --lib --bins --tests
