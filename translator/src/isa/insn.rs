@@ -217,6 +217,10 @@ pub enum Insn {
     JumpIf { width: Width, cond: Cond, dst: Reg, src: Operand, target: Pc },
     /// `call` of a helper by number.
     CallHelper { id: u32 },
+    /// `callx` (0x8d): `call` of the helper whose number is in the register of the *dst* field. RFC 9669 does not
+    /// list it, but bpf_conformance's test `callx` (group `callx`) needs it. The verifier refuses it as
+    /// `Unsupported`; `translate_unverified` translates it.
+    CallReg { reg: Reg },
     /// bpf-to-bpf call.
     CallLocal { target: Pc },
     /// `exit`.
