@@ -34,6 +34,9 @@ pub struct CallFact {
     pub map: Option<MapIdx>,
     /// Where the key lies.
     pub key: Option<Access>,
+    /// Where the value lies, for a helper with an `ArgKind::MapValue`. `None` is always sound: the host then
+    /// fills the whole context before a call, as the value might lie there.
+    pub value: Option<Access>,
 }
 
 /// Which ways a conditional jump can go.
