@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * ringfence.h: what a policy in C needs. It repeats guest-sdk/src/abi.rs, where the
+ * ABI is defined; tests/tests/abi.rs compares the two.
+ *
+ *     #include "ringfence.h"
+ *
+ *     SEC("tuner")
+ *     int my_policy(struct CollContext *ctx)
+ *     {
+ *         if (ctx->n_bytes >= 4 << 20)
+ *             rf_choose(ctx, RF_ALGO_RING, RF_PROTO_SIMPLE);
+ *         return RF_SUBMIT;
+ *     }
+ *     RF_LICENSE("Dual MIT/GPL");
+ *
+ * Build with: clang -target bpf -mcpu=v3 -O2 -g -I policies/include -c my_policy.bpf.c
+ */
+#ifndef RINGFENCE_H
+#define RINGFENCE_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed int __s32;
+typedef signed long long __s64;
+
+/* ---- sections and maps, in the form that libbpf made standard ---- */
+
+/* Place a function on a hook (SEC("tuner")), or a map among the maps (SEC(".maps")). */
+#define SEC(name) __attribute__((section(name), used))
+/* Members of a map definition: a number, or a type. */
+#define __uint(name, value) int (*name)[value]
+#define __type(name, ...) __typeof__(__VA_ARGS__) *name
+/* The license string of the object, once in each file. */
+#define RF_LICENSE(text) char LICENSE[] SEC("license") = text
+
+/* Inline without leaving the choice to the compiler. */
+#ifndef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#endif
+
+#define BPF_MAP_TYPE_HASH 1
+#define BPF_MAP_TYPE_ARRAY 2
+
+/* Flags of bpf_map_update_elem: create or replace; create only; replace only. */
+#define BPF_ANY 0
+#define BPF_NOEXIST 1
+#define BPF_EXIST 2
+
+/* ---- the context of the `tuner` hook ---- */
+
+/* "No choice" in decision_algo and decision_proto; "not available" in cost_ns. */
+#define RF_UNSET 0xffffffffu
+
+/* Collectives (func). */
+#define RF_FUNC_BROADCAST 0
+#define RF_FUNC_REDUCE 1
+#define RF_FUNC_ALL_GATHER 2
+#define RF_FUNC_REDUCE_SCATTER 3
+#define RF_FUNC_ALL_REDUCE 4
+
+/* Algorithms (decision_algo, rows of cost_ns). */
+#define RF_ALGO_TREE 0
+#define RF_ALGO_RING 1
+#define RF_ALGO_COLLNET_DIRECT 2
+#define RF_ALGO_COLLNET_CHAIN 3
+#define RF_ALGO_NVLS 4
+#define RF_ALGO_NVLS_TREE 5
+#define RF_ALGO_PAT 6
+#define RF_ALGO_COUNT 7
+
+/* Protocols (decision_proto, columns of cost_ns). */
+#define RF_PROTO_LL 0
+#define RF_PROTO_LL128 1
+#define RF_PROTO_SIMPLE 2
+#define RF_PROTO_COUNT 3
+
+/*
+ * One decision of NCCL. Inputs are const: writing one is refused by the compiler here and
+ * by the verifier in any case. Everything is volatile because the verifier wants each
+ * access to touch one field exactly, and a compiler that is free to do so joins
+ * neighbours (two 4-byte stores become one of 8). The price is that each mention is a
+ * load: to check a field and then use it, copy it to a local variable first.
+ *
+ * [rank-local] marks what may differ between the ranks of a communicator; the rest is
+ * equal on all of them.
+ */
+struct CollContext {
+	/* Bytes of the collective (the full buffer for AllGather and ReduceScatter). */
+	const volatile __u64 n_bytes;
+	/* NCCL's communicator id; 0 for tuner v2 to v4. */
+	const volatile __u64 comm_id;
+	/* RF_FUNC_* */
+	const volatile __u32 func;
+	const volatile __u32 n_ranks;
+	const volatile __u32 n_nodes;
+	/* Tasks of the group divided by channels, rounded up; normally 1. */
+	const volatile __u32 num_pipe_ops;
+	/* 1 when the buffers are registered. [rank-local] */
+	const volatile __u32 reg_buff;
+	/* Rows and columns of NCCL's cost table. */
+	const volatile __u32 num_algo;
+	const volatile __u32 num_proto;
+	/* The host lowers decision_channels to this. */
+	const volatile __u32 max_channels;
+	/* Bit algo * RF_PROTO_COUNT + proto: NCCL offers that pair. */
+	const volatile __u32 available;
+	/* NVLink domains and the fewest and most ranks in one; 0 before tuner v5. */
+	const volatile __u32 n_nvl_domains;
+	const volatile __u32 min_ranks_per_nvl_domain;
+	const volatile __u32 max_ranks_per_nvl_domain;
+	/*
+	 * The decision. Comes in as the policies before this one in the chain left it, or
+	 * RF_UNSET, RF_UNSET and 0 (channels: NCCL decides). Algorithm and protocol count
+	 * together or not at all: see rf_choose.
+	 */
+	volatile __u32 decision_algo;
+	volatile __u32 decision_proto;
+	volatile __u32 decision_channels;
+	__u32 _pad0; /* not accessible */
+	/* Decisions on this communicator before this one. [rank-local] */
+	const volatile __u64 call_seq;
+	/* NCCL's estimate in ns at algo * RF_PROTO_COUNT + proto, or RF_UNSET. [rank-local] */
+	const volatile __u32 cost_ns[RF_ALGO_COUNT * RF_PROTO_COUNT];
+	__u32 _pad1; /* not accessible */
+};
+
+/* What a policy returns: hand the decision fields in, or leave the decision so far as it was. */
+#define RF_SUBMIT 0
+#define RF_KEEP 1
+
+/* Ask for an algorithm and a protocol. NCCL's own choice stays if it does not offer the pair. */
+static __always_inline void rf_choose(struct CollContext *ctx, __u32 algo, __u32 proto)
+{
+	ctx->decision_algo = algo;
+	ctx->decision_proto = proto;
+}
+
+/* Ask for a number of channels; 0 leaves it to NCCL. The host lowers it to max_channels. */
+static __always_inline void rf_channels(struct CollContext *ctx, __u32 n)
+{
+	ctx->decision_channels = n;
+}
+
+/* Does NCCL offer this pair? Both arguments below their COUNT. */
+static __always_inline int rf_available(const struct CollContext *ctx, __u32 algo, __u32 proto)
+{
+	return (ctx->available >> ((algo * RF_PROTO_COUNT + proto) & 31)) & 1;
+}
+
+/* ---- helpers, called by number ---- */
+
+#define RF_HELPER(id) __attribute__((unused)) = (void *)(id)
+
+/* The value of `key`, or NULL: check before use. It stays shared: others see what you write. */
+static void *(*const bpf_map_lookup_elem)(const void *map, const void *key) RF_HELPER(1);
+/* Copy `value` in under `key`; flags BPF_ANY, BPF_NOEXIST or BPF_EXIST. 0 or a negative errno. */
+static long (*const bpf_map_update_elem)(const void *map, const void *key, const void *value,
+					 __u64 flags) RF_HELPER(2);
+/* Remove `key`. 0 or a negative errno. */
+static long (*const bpf_map_delete_elem)(const void *map, const void *key) RF_HELPER(3);
+/* Monotonic clock in ns. [rank-local] */
+static __u64 (*const bpf_ktime_get_ns)(void) RF_HELPER(5);
+/* A pseudo-random number. [rank-local] */
+static __u32 (*const bpf_get_prandom_u32)(void) RF_HELPER(7);
+/* The CPU that runs the policy. [rank-local] */
+static __u32 (*const bpf_get_smp_processor_id)(void) RF_HELPER(8);
+
+/* ---- telemetry, as the policies that ship share it ---- */
+
+/*
+ * Map `telemetry_map`: latencies per collective and node count, kept by profiler
+ * policies and read by tuner policies. Maps with the same name and shape are one map.
+ */
+struct rf_telemetry_key {
+	__u32 func;
+	__u32 n_nodes;
+};
+
+struct rf_telemetry {
+	__u64 last_latency_ns;
+	__u64 avg_latency_ns;
+	__u64 p99_latency_ns;
+	__u64 last_n_bytes;
+	__u32 samples;
+	/* Channels that the last decision asked for; 0: none yet. */
+	__u32 recommended_channels;
+	/* `samples` when a decision last took them into account. */
+	__u32 applied_samples;
+	/* Named, so that a whole value is initialised: the verifier refuses to copy a hole. */
+	__u32 reserved;
+};
+
+#define RF_TELEMETRY_ENTRIES 64
+
+/* Declare the map of that name. */
+#define RF_TELEMETRY_MAP                                    \
+	struct {                                            \
+		__uint(type, BPF_MAP_TYPE_HASH);            \
+		__uint(max_entries, RF_TELEMETRY_ENTRIES);  \
+		__type(key, struct rf_telemetry_key);       \
+		__type(value, struct rf_telemetry);         \
+	} telemetry_map SEC(".maps")
+
+/*
+ * Map `config_map` of slo_enforcer: one entry per collective. max_channels 0 means
+ * "not configured".
+ */
+struct rf_slo_config {
+	__u64 target_p99_ns;
+	__u32 min_channels;
+	__u32 max_channels;
+	__u32 step;
+	__u32 reserved;
+};
+
+#endif
