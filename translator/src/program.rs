@@ -1,8 +1,12 @@
 //! [`Program`]: decoded and linked code. It means: every slot is decoded, relocations are done, jumps land
 //! on instruction starts inside their own function, and maps are named.
 
+use crate::error::Error;
 use crate::isa::{Insn, Pc};
 use crate::map::MapDecl;
+
+mod link;
+pub(crate) use link::LinkInput;
 
 /// A function of a program: the entry, or a target of bpf-to-bpf calls and callbacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +46,23 @@ pub struct Program {
 }
 
 impl Program {
+    /// Raw code without maps: little-endian slots, the entry function first. Functions are found by their calls.
+    ///
+    /// # Errors
+    /// Code that is empty, too long or no multiple of 8 bytes; a slot that is no instruction; a jump or call that
+    /// lands outside its function or program, or inside `lddw`.
+    pub fn from_code(name: &str, code: &[u8]) -> Result<Program, Error> {
+        Program::with_maps(name, code, Vec::new())
+    }
+
+    /// Raw code with maps: `lddw` with src 1 holds an index into `maps`, with src 2 also a byte offset in its second imm.
+    ///
+    /// # Errors
+    /// Those of [`Program::from_code`], and a map index or offset out of range.
+    pub fn with_maps(name: &str, code: &[u8], maps: Vec<MapDecl>) -> Result<Program, Error> {
+        Program::link(LinkInput { name: name.to_owned(), code: code.to_vec(), maps, ..LinkInput::default() })
+    }
+
     /// Name of the entry function.
     pub fn name(&self) -> &str {
         &self.name

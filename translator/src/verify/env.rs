@@ -151,7 +151,8 @@ impl Env {
     /// 5 ktime_get_ns, 7 get_prandom_u32, 8 get_smp_processor_id.
     pub fn base_helpers() -> Vec<HelperSig> {
         use ArgKind::*;
-        let sig = |id, name, args: &[ArgKind], ret, label| HelperSig { id, name, args: args.to_vec(), ret, label };
+        let sig =
+            |id, name, args: &[ArgKind], ret, label| HelperSig { id, name, args: args.to_vec(), ret, label };
         let (u, l) = (RankLabel::Uniform, RankLabel::RankLocal);
         vec![
             sig(1, "map_lookup_elem", &[MapObject, MapKey], RetKind::MapValueOrNull, u),
