@@ -154,6 +154,7 @@ fn build(form: Form, o: &Operands, next: Option<Slot>) -> Result<Insn, Bad> {
             Insn::JumpIf { width, cond, dst, src: o.operand(reg), target: o.target(off.into())? }
         }
         Form::CallHelper => Insn::CallHelper { id: o.slot.imm as u32 },
+        Form::CallReg => Insn::CallReg { reg: dst },
         Form::CallLocal => Insn::CallLocal { target: o.target(o.slot.imm)? },
         Form::Exit => Insn::Exit,
         Form::Refused(what) => return Err(Bad { kind: ErrorKind::Unsupported, message: what.to_owned() }),

@@ -271,7 +271,7 @@ mod tests {
         refused(&[[0x18, 0x70, 0, 0, 1, 0, 0, 0], [0; 8]], vec![], BadInsn, 0, "src is 7");
         refused(&[[0x20, 0, 0, 0, 0, 0, 0, 0]], vec![], Unsupported, 0, "BPF_ABS");
         refused(&[[0x48, 0, 0, 0, 0, 0, 0, 0]], vec![], Unsupported, 0, "BPF_IND");
-        refused(&[[0x8d, 2, 0, 0, 0, 0, 0, 0]], vec![], Unsupported, 0, "callx");
+        refused(&[[0x8d, 2, 0, 0, 5, 0, 0, 0]], vec![], BadInsn, 0, "(callx): unused imm is 5");
         refused(&[[0x85, 0x20, 0, 0, 0, 0, 0, 0]], vec![], Unsupported, 0, "BTF id");
         refused(&[[0x18, 0x30, 0, 0, 1, 0, 0, 0], [0; 8]], vec![], Unsupported, 0, "platform variable");
     }
