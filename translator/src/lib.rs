@@ -1,6 +1,7 @@
 //! eBPF objects parsed, verified and translated to WebAssembly.
 #![forbid(unsafe_code)]
 
+pub mod elf;
 pub mod error;
 pub mod isa;
 pub mod limits;
@@ -9,6 +10,7 @@ pub mod program;
 pub mod verify;
 pub mod wasm;
 
+pub use elf::{Object, ProgramSpec};
 pub use error::{At, Error, ErrorKind, Stage};
 pub use map::{MapDecl, MapKind, MapLayout};
 pub use program::{Func, Program, SourceLine};

@@ -16,3 +16,11 @@ pub const MAX_KEY_BYTES: u32 = 512;
 pub const MAX_VALUE_BYTES: u32 = 1 << 20;
 /// Default budget of the verifier in visited instructions (Linux `BPF_COMPLEXITY_LIMIT_INSNS`).
 pub const DEFAULT_INSN_BUDGET: u64 = 1_000_000;
+/// Most sections in an object (cilium's bpf_lxc has 80; Rust makes one per function and per map).
+pub const MAX_SECTIONS: usize = 1 << 14;
+/// Most symbols in an object.
+pub const MAX_SYMBOLS: usize = 1 << 17;
+/// Longest symbol, section or type name in bytes (Linux `KSYM_NAME_LEN` is 512; mangled Rust names are longer).
+pub const MAX_NAME_BYTES: usize = 1024;
+/// Bytes of source text and file names that one program's line info may take. Lines beyond it are dropped.
+pub const MAX_LINE_BYTES: usize = 16 << 20;
