@@ -3,6 +3,8 @@
 
 pub mod elf;
 pub mod error;
+#[cfg(feature = "interp")]
+pub mod interp;
 pub mod isa;
 pub mod limits;
 pub mod map;

@@ -7,5 +7,6 @@ pub(crate) mod display;
 pub(crate) mod encode;
 pub(crate) mod insn;
 pub mod ops;
+pub mod semantics;
 pub use display::InsnText;
 pub use insn::*;
