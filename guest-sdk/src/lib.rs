@@ -1,4 +1,39 @@
-//! Guest SDK for Ringfence policies.
-#![no_std]
+//! Guest SDK for Ringfence policies: everything that a policy in Rust needs, `no_std` and without dependencies.
+//!
+//! - [`tuner!`] places a function on the `tuner` hook; it gets a [`TunerCtx`] and returns a [`Verdict`].
+//! - [`maps!`] declares a [`HashMap`] or an [`Array`]; [`plain!`] and [`shared!`] make types for their keys and values.
+//! - [`helpers`] holds the clock and the like, [`telemetry`] the types that the shipped policies share,
+//!   [`abi`] the layouts and numbers underneath, which the host and the C header use too.
+//!
+//! ```
+//! use ringfence_guest::{Algo, Func, Proto, Verdict, license, tuner};
+//!
+//! tuner! {
+//!     fn ring_for_large(ctx) {
+//!         if ctx.func() == Some(Func::AllReduce) && ctx.n_bytes() >= 4 << 20 {
+//!             ctx.choose(Algo::Ring, Proto::Simple);
+//!         }
+//!         Verdict::Submit
+//!     }
+//! }
+//! license!("Dual MIT/GPL");
+//! ```
+//!
+//! `ringfence-bpf-build` turns such a crate into an eBPF object; `policies/README.md` says how, and which Rust
+//! a policy can use. Built any other way (unit tests, say) the same code runs natively and every map is empty:
+//! see [`helpers`].
+#![cfg_attr(not(test), no_std)]
 
 pub mod abi;
+mod ctx;
+mod decision;
+pub mod helpers;
+mod macros;
+mod maps;
+pub mod raw;
+pub mod telemetry;
+
+pub use ctx::TunerCtx;
+pub use decision::{Algo, Decision, Func, Proto, Verdict};
+pub use maps::{Array, HashMap, MapError, Update};
+pub use raw::{Plain, Shared};

@@ -1,0 +1,24 @@
+//! Helpers of the host that are no map operations.
+//!
+//! Outside an eBPF object (native unit tests of a policy) there is no host: the clock stands at 0, the random
+//! number and the CPU are 0, every map is empty and every update fails with [`MapError::Other`](crate::MapError).
+
+use crate::raw::call;
+
+/// The monotonic clock in nanoseconds. *Rank-local.*
+#[inline(always)]
+pub fn ktime_ns() -> u64 {
+    call::ktime_get_ns()
+}
+
+/// A pseudo-random number. *Rank-local.*
+#[inline(always)]
+pub fn prandom_u32() -> u32 {
+    call::get_prandom_u32()
+}
+
+/// The CPU that runs the policy. *Rank-local.*
+#[inline(always)]
+pub fn cpu_id() -> u32 {
+    call::get_smp_processor_id()
+}

@@ -1,0 +1,70 @@
+//! The declarations of a policy: [`tuner!`](crate::tuner), [`maps!`](crate::maps), [`license!`](crate::license).
+//!
+//! Their `unsafe` attributes place symbols in named sections. That is sound in an object that nothing links: the
+//! loader reads the sections, and two symbols of one name are an error there.
+
+/// Places a function on the `tuner` hook. Its argument is a `&mut TunerCtx<'_>`, its value a
+/// [`Verdict`](crate::Verdict); its name is the program's name.
+///
+/// ```
+/// use ringfence_guest::{Verdict, tuner};
+/// tuner! {
+///     /// Four channels for everything.
+///     fn four_channels(ctx) {
+///         ctx.set_channels(4);
+///         Verdict::Submit
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! tuner {
+    ($(#[$meta:meta])* fn $name:ident($ctx:ident) $body:block) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = "tuner")]
+        pub extern "C" fn $name(context: &mut $crate::abi::CollContext) -> u64 {
+            #[inline(always)]
+            fn policy($ctx: &mut $crate::TunerCtx<'_>) -> $crate::Verdict $body
+            policy(&mut $crate::TunerCtx::new(context)) as u64
+        }
+    };
+}
+
+/// Declares maps: the Rust name of the static, its type, and the map's name for the host. Maps of one name and
+/// shape are one map, across policies and languages.
+///
+/// ```
+/// use ringfence_guest::{Array, HashMap, maps};
+/// maps! {
+///     /// Calls per communicator.
+///     static CALLS: HashMap<u64, u64, 128> = "calls";
+///     static LIMITS: Array<u32, 5> = "limits";
+/// }
+/// ```
+#[macro_export]
+macro_rules! maps {
+    ($($(#[$meta:meta])* $vis:vis static $name:ident: $kind:ident<$($arg:tt),+ $(,)?> = $elf:literal;)+) => {
+        $($(#[$meta])*
+        #[unsafe(export_name = $elf)]
+        #[unsafe(link_section = ".maps")]
+        $vis static $name: $kind<$($arg),+> = $kind::new();)+
+    };
+}
+
+/// The license string of the object, once in each policy.
+#[macro_export]
+macro_rules! license {
+    ($text:literal) => {
+        #[doc(hidden)]
+        #[unsafe(export_name = "LICENSE")]
+        #[unsafe(link_section = "license")]
+        pub static LICENSE: [u8; ::core::concat!($text, "\0").len()] = {
+            let (text, mut bytes, mut i) = (::core::concat!($text, "\0").as_bytes(), [0; _], 0);
+            while i < text.len() {
+                bytes[i] = text[i];
+                i += 1;
+            }
+            bytes
+        };
+    };
+}
