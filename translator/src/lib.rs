@@ -1,7 +1,9 @@
 //! eBPF objects parsed, verified and translated to WebAssembly.
 #![forbid(unsafe_code)]
 
+pub(crate) mod cfg;
 pub mod elf;
+
 pub mod error;
 #[cfg(feature = "interp")]
 pub mod interp;
