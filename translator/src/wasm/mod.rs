@@ -1,2 +1,15 @@
-//! From a verified program to a Wasm module.
+//! [`Translator`]: from a verified program to a [`WasmModule`].
+//!
+//! Reducible control flow becomes structured Wasm ([`control`]), eBPF registers become locals, and each map is a
+//! memory of its own ([`memory`]). [`layout`] is the ABI of the result.
+
+mod alu;
+mod control;
+mod imports;
 pub mod layout;
+mod locals;
+mod lower;
+mod memory;
+mod module;
+
+pub use module::{SourceAt, Translator, UnverifiedModule, WasmModule, translate_unverified};
