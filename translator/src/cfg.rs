@@ -85,8 +85,6 @@ pub(crate) struct Cfg {
     pub(crate) loop_head: Vec<bool>,
     /// Blocks that need a label of their own: several forward edges, or one from a dispatch block.
     pub(crate) merge: Vec<bool>,
-    /// Does any block dispatch?
-    pub(crate) dispatches: bool,
 }
 
 impl Cfg {
@@ -98,18 +96,16 @@ impl Cfg {
         let mut blocks = build(program, func, flow);
         let mut order = dom::order(&blocks);
         let mut tree = dom::tree(&blocks, &order);
-        let mut dispatches = false;
         if !dom::reducible(&blocks, &order, &tree) {
             irreducible::fix(&mut blocks).map_err(|()| too_deep(func))?;
             order = dom::order(&blocks);
             tree = dom::tree(&blocks, &order);
             debug_assert!(dom::reducible(&blocks, &order, &tree));
-            dispatches = true;
         }
-        Ok(Cfg::finish(blocks, &order, tree, dispatches))
+        Ok(Cfg::finish(blocks, &order, tree))
     }
 
-    fn finish(blocks: Vec<Block>, order: &dom::Order, tree: dom::Tree, dispatches: bool) -> Cfg {
+    fn finish(blocks: Vec<Block>, order: &dom::Order, tree: dom::Tree) -> Cfg {
         let n = blocks.len();
         let (mut loop_head, mut merge, mut forward) = (vec![false; n], vec![false; n], vec![0u32; n]);
         for (from, block) in blocks.iter().enumerate() {
@@ -130,7 +126,7 @@ impl Cfg {
         for &b in order.sequence[1..].iter().rev() {
             weight[tree.idom[b as usize] as usize] += weight[b as usize];
         }
-        Cfg { blocks, rpo: order.position.clone(), children, weight, loop_head, merge, dispatches }
+        Cfg { blocks, rpo: order.position.clone(), children, weight, loop_head, merge }
     }
 
     /// Does the edge go back to the head of a loop?

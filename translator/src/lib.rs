@@ -3,7 +3,6 @@
 
 pub(crate) mod cfg;
 pub mod elf;
-
 pub mod error;
 #[cfg(feature = "interp")]
 pub mod interp;
@@ -19,3 +18,4 @@ pub use error::{At, Error, ErrorKind, Stage};
 pub use map::{MapDecl, MapKind, MapLayout};
 pub use program::{Func, Program, SourceLine};
 pub use verify::{Env, Fact, RejectKind, Rejection, Stats, Verified};
+pub use wasm::{Translator, UnverifiedModule, WasmModule, translate_unverified};

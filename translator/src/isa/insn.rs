@@ -13,6 +13,10 @@ impl Reg {
     pub const R1: Reg = Reg(1);
     /// r2: second argument.
     pub const R2: Reg = Reg(2);
+    /// r3: third argument.
+    pub const R3: Reg = Reg(3);
+    /// r4: fourth argument.
+    pub const R4: Reg = Reg(4);
     /// r5: last argument.
     pub const R5: Reg = Reg(5);
     /// r10: read-only frame pointer.

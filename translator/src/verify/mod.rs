@@ -29,3 +29,26 @@ pub struct Verified {
     env: Arc<Env>,
     stats: Stats,
 }
+
+impl Verified {
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+    /// The environment that it was proved in.
+    pub fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+    /// What was proved about the instruction at `pc`; `None` if it cannot be reached.
+    pub fn fact(&self, pc: crate::isa::Pc) -> Option<&Fact> {
+        self.facts.get(pc.index())?.as_ref()
+    }
+    /// All facts, by slot.
+    pub(crate) fn facts(&self) -> &[Option<Fact>] {
+        &self.facts
+    }
+    /// Work done by the verifier.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+}

@@ -114,7 +114,8 @@ impl Control<'_, '_, '_> {
     /// a chain of them does not nest.
     fn branch(&mut self, from: BlockId, pc: Pc, taken: Edge, fallthrough: Edge) -> Result<(), Error> {
         let (plain_taken, plain_fall) = (self.is_plain(from, taken), self.is_plain(from, fallthrough));
-        let invert = !plain_taken && (plain_fall || self.weight(from, fallthrough) < self.weight(from, taken));
+        let invert =
+            !plain_taken && (plain_fall || self.weight(from, fallthrough) < self.weight(from, taken));
         let (inner, outer) = if invert { (fallthrough, taken) } else { (taken, fallthrough) };
         self.lower.condition(pc, invert)?;
         self.steps.push(Step::Follow { from, edge: outer });
@@ -177,8 +178,11 @@ impl Control<'_, '_, '_> {
 
     /// Label of a block, counted from the innermost frame.
     fn label(&self, from: BlockId, to: BlockId) -> u32 {
-        let level =
-            if self.cfg.backward(from, to) { self.loop_level[to as usize] } else { self.block_level[to as usize] };
+        let level = if self.cfg.backward(from, to) {
+            self.loop_level[to as usize]
+        } else {
+            self.block_level[to as usize]
+        };
         self.frames.len() as u32 - 1 - level
     }
 }

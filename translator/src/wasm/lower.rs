@@ -10,13 +10,7 @@ use std::ops::Range;
 use wasm_encoder::{BlockType, InstructionSink};
 
 /// Registers that a function called by another receives, in order.
-pub(super) const CALL_PARAMS: [Reg; 6] = {
-    let r = |n| match Reg::new(n) {
-        Some(r) => r,
-        None => panic!("0 to 10"),
-    };
-    [r(1), r(2), r(3), r(4), r(5), Reg::FP]
-};
+pub(super) const CALL_PARAMS: [Reg; 6] = [Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, Reg::FP];
 
 /// Emits the code of one function.
 pub(super) struct Lower<'a> {

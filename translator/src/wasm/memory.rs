@@ -109,7 +109,8 @@ impl Lower<'_> {
     pub(super) fn array_lookup(&mut self, pc: Pc, map: MapIdx) {
         let unknown = Access { region: Region::Mixed, offset: None };
         let access = self.input.fact(pc).call.and_then(|c| c.key).unwrap_or(unknown);
-        let (decl, layout) = (&self.input.program.maps()[usize::from(map.0)], self.imports.maps[usize::from(map.0)]);
+        let (decl, layout) =
+            (&self.input.program.maps()[usize::from(map.0)], self.imports.maps[usize::from(map.0)]);
         self.reads(access, 4);
         self.at(access, (Reg::R2, 0), 4, &mut |l, m| {
             l.ops().i64_load32_u(m);
@@ -200,7 +201,7 @@ impl Lower<'_> {
             self.ops().block(BlockType::Empty);
         }
         self.tag(base, off);
-        self.ops().i32_const(1).i32_sub().br_table(0..=maps, maps + 1);
+        self.ops().i32_const(1).i32_sub().br_table(0..maps + 1, maps + 1);
         for arm in 0..=maps {
             self.ops().end();
             let memory_index = if arm == 0 { maps } else { arm - 1 };

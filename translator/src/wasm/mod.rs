@@ -13,3 +13,6 @@ mod memory;
 mod module;
 
 pub use module::{SourceAt, Translator, UnverifiedModule, WasmModule, translate_unverified};
+
+#[cfg(all(test, feature = "asm"))]
+mod tests;

@@ -250,7 +250,8 @@ impl Body {
 
 /// Puts the sections together; also returns the map from offsets to instructions.
 fn assemble(input: &Input<'_>, imports: &Imports, bodies: &[Body]) -> (Vec<u8>, Vec<(u32, Option<Pc>)>) {
-    let arities: BTreeSet<u32> = imports.helpers.values().copied().chain(bodies.iter().map(|b| b.params)).collect();
+    let arities: BTreeSet<u32> =
+        imports.helpers.values().copied().chain(bodies.iter().map(|b| b.params)).collect();
     let type_of = |arity: u32| arities.range(..arity).count() as u32;
     let mut types = TypeSection::new();
     for &arity in &arities {

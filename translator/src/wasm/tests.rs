@@ -1,0 +1,108 @@
+use super::*;
+use crate::error::ErrorKind;
+use crate::isa::Pc;
+use crate::isa::asm::assemble;
+use crate::map::{MapDecl, MapKind};
+use crate::program::Program;
+use crate::verify::Env;
+use wasmparser::{Validator, WasmFeatures};
+
+fn map(name: &str, kind: MapKind, value_size: u32, max_entries: u32) -> MapDecl {
+    let init = if kind == MapKind::Global { vec![0; value_size as usize] } else { Vec::new() };
+    MapDecl {
+        name: name.into(),
+        kind,
+        key_size: 4,
+        value_size,
+        max_entries,
+        flags: 0,
+        read_only: false,
+        init,
+    }
+}
+
+fn raw(text: &str, maps: &[MapDecl]) -> UnverifiedModule {
+    let program = assemble(text, maps).expect("assembles");
+    translate(&program).expect("translates")
+}
+
+fn translate(program: &Program) -> Result<UnverifiedModule, crate::Error> {
+    let module = translate_unverified(program, &Env::base_helpers())?;
+    let features = WasmFeatures::WASM2 | WasmFeatures::THREADS | WasmFeatures::MULTI_MEMORY;
+    Validator::new_with_features(features).validate_all(module.bytes()).expect("the output is valid");
+    Ok(module)
+}
+
+#[test]
+fn offsets_lead_back_to_the_instruction() {
+    let module = raw("r0 = 1\nr1 = 0\nr0 = *(u64 *)(r1 + 0)\nexit\nfn f:\nexit", &[]);
+    let bytes = module.bytes();
+    // i64.load of the private memory: opcode 0x29, align 0, offset 0.
+    let at = bytes.windows(3).position(|w| w == [0x29, 0, 0]).expect("a load");
+    let source = module.source_at(at).expect("inside the function");
+    assert_eq!((source.func, source.pc, source.line), ("main", Pc(2), None));
+    assert_eq!(module.source_at(8), None, "the type section is nobody's");
+    assert_eq!(module.source_at(bytes.len()), None, "nor is the name section");
+}
+
+#[test]
+fn the_same_program_gives_the_same_bytes() {
+    let text = "r2 = 7\ncall fn f\nif r0 == 0 goto +1\nr0 = 2\nexit\nfn f:\nr0 = r2\nexit";
+    assert_eq!(raw(text, &[]).bytes(), raw(text, &[]).bytes());
+}
+
+#[test]
+fn helpers_on_offer_are_imported_in_order_and_others_refused() {
+    let module = raw("call 7\ncall 5\ncall 7\nr0 = 0\nexit", &[]);
+    assert_eq!(module.helpers(), [5, 7]);
+    let program = assemble("r0 = 0\ncall 99\nexit", &[]).expect("assembles");
+    let error = translate(&program).expect_err("not on offer");
+    assert_eq!(
+        (error.kind(), error.at()),
+        (ErrorKind::NotFound, &crate::At::Insn { func: "main".into(), pc: Pc(1) })
+    );
+}
+
+#[test]
+fn maps_that_fit_no_memory_are_refused() {
+    for (value_size, max_entries) in [(8, 0), (1 << 20, 1 << 12)] {
+        let maps = [map("m", MapKind::Hash, value_size, max_entries)];
+        let Ok(program) = assemble("r0 = 0\nexit", &maps) else { continue };
+        let error = translate(&program).expect_err("no layout");
+        assert_eq!((error.kind(), error.at()), (ErrorKind::BadMap, &crate::At::Map("m".into())));
+    }
+}
+
+#[test]
+fn callbacks_are_refused() {
+    let program = assemble("r0 = fn f ll\nexit\nfn f:\nr0 = 0\nexit", &[]).expect("assembles");
+    let error = translate(&program).expect_err("not yet");
+    assert_eq!(
+        (error.kind(), error.at()),
+        (ErrorKind::Unsupported, &crate::At::Insn { func: "main".into(), pc: Pc(0) })
+    );
+}
+
+#[test]
+fn many_blocks_and_deep_nests_translate() {
+    let n = 10_000;
+    // Loops one after the other (each nests what follows), and ifs inside ifs.
+    let loops: String = (0..n).map(|i| format!("l{i}:\nr0 += 1\nif r0 < {i} goto l{i}\n")).collect();
+    raw(&format!("r0 = 0\n{loops}exit"), &[]);
+    let open: String = (0..n).map(|i| format!("if r1 == {i} goto a{i}\n")).collect();
+    let close: String = (0..n).map(|i| format!("a{i}:\nr0 += {i}\n")).collect();
+    raw(&format!("r0 = 0\n{open}exit\n{close}exit"), &[]);
+    let nest: String = (0..n).map(|i| format!("h{i}:\n")).collect();
+    let back: String = (0..n).rev().map(|i| format!("r0 += 1\nif r0 < {i} goto h{i}\n")).collect();
+    raw(&format!("r0 = 0\n{}{back}exit", nest.replace('\n', "\nr1 += 1\n")), &[]);
+}
+
+#[test]
+fn every_access_may_go_to_every_map() {
+    let maps =
+        [map("a", MapKind::Array, 8, 4), map("h", MapKind::Hash, 24, 100), map("g", MapKind::Global, 8, 1)];
+    let text = "r3 = map[a] ll\nr4 = map[g][0] + 4 ll\nr0 = *(u32 *)(r4 + 0)\n*(u8 *)(r4 - 1) = r0\n\
+                lock *(u64 *)(r4 + 8) += r0\nr5 = *(s8 *)(r10 - 8)\nexit";
+    let module = raw(text, &maps);
+    assert_eq!(module.maps(), maps);
+}
