@@ -110,7 +110,7 @@ fn btf_maps_have_the_declared_shapes_in_order_of_use() {
 #[test]
 fn bad_maps_are_refused_where_they_are_used() {
     let object = object("maps");
-    let names: Vec<_> = object.maps().map(|m| m.map_or_else(|e| place(e), |m| m.name.clone())).collect();
+    let names: Vec<_> = object.maps().map(|m| m.map_or_else(place, |m| m.name.clone())).collect();
     assert_eq!(
         names,
         ["hidden", "by_type", "by_size", "map lru", "map wide_key", "map huge", "map torn", "map winged"]

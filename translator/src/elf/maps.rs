@@ -29,6 +29,8 @@ struct Definition {
     value_size: Option<u32>,
     max_entries: u32,
     flags: u32,
+    /// `__array(values, ...)`: an array of maps or programs.
+    values: bool,
 }
 
 /// Maps by section and byte offset of their symbol.
@@ -84,6 +86,9 @@ impl Definition {
             2 => MapKind::Array,
             other => return Err(unsupported(&name, format!("map type {}", type_name(other)))),
         };
+        if self.values {
+            return Err(unsupported(&name, "`__array(values, ...)`".to_owned()));
+        }
         if self.flags & WRONLY_PROG != 0 {
             return Err(unsupported(&name, "BPF_F_WRONLY_PROG".to_owned()));
         }
@@ -181,6 +186,7 @@ fn legacy(image: &Image, section: usize, symbol: &Symbol, next: Option<u64>) -> 
         value_size: Some(word(2)?),
         max_entries: word(3)?,
         flags: word(4)?,
+        values: false,
     })
 }
 
@@ -239,12 +245,7 @@ fn attribute(name: &str, btf: &Btf<'_>, member: Member, out: &mut Definition) ->
         "value_size" => set(name, &what, &mut out.value_size, number()?)?,
         "key" => set(name, &what, &mut out.key_size, size()?)?,
         "value" => set(name, &what, &mut out.value_size, size()?)?,
-        "values" => {
-            return Err(unsupported(
-                name,
-                "an array of maps or programs (`__array(values, ...)`)".to_owned(),
-            ));
-        }
+        "values" => out.values = true,
         // Where the kernel would keep it does not concern us: a map lives as long as the host says.
         "pinning" | "numa_node" | "map_extra" => {}
         _ => return Err(bad(name, format!("unknown map attribute {what:?}"))),
