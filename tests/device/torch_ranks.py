@@ -1,0 +1,81 @@
+"""Run by hand on a machine with GPUs and PyTorch (CI has neither): real NCCL, real data, our plugin.
+
+    NCCL_TUNER_PLUGIN=/path/libnccl_ringfence.so RINGFENCE_POLICY=/path/policy-dir \
+    NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING python3 torch_ranks.py [--rounds 10] [--ranks N]
+
+Creates and destroys the communicator `rounds` times, and checks the result of every collective on every rank. With one
+rank NCCL loads the plugin but never asks it; with two it asks for each collective. Prints one line a round and rank,
+and at the end the number of threads, so that a leak would show.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+SIZES = [1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 26]  # bytes
+
+
+def check(name, got, want):
+    if not torch.equal(got, want):
+        raise SystemExit(f"WRONG RESULT: {name}: got {got[:4].tolist()}, want {want[:4].tolist()}")
+
+
+def collectives(rank, ranks):
+    total = sum(r + 1 for r in range(ranks))
+    for size in SIZES:
+        n = size // 4
+        x = torch.full((n,), float(rank + 1), device="cuda")
+        dist.all_reduce(x)
+        check(f"all_reduce {size}", x, torch.full_like(x, float(total)))
+        part = torch.full((n // ranks,), float(rank + 1), device="cuda")
+        out = torch.empty(n // ranks * ranks, device="cuda")
+        dist.all_gather_into_tensor(out, part)
+        want = torch.cat([torch.full((n // ranks,), float(r + 1), device="cuda") for r in range(ranks)])
+        check(f"all_gather {size}", out, want)
+        sums = torch.empty(n // ranks, device="cuda")
+        dist.reduce_scatter_tensor(sums, torch.full((n // ranks * ranks,), float(rank + 1), device="cuda"))
+        check(f"reduce_scatter {size}", sums, torch.full_like(sums, float(total)))
+    torch.cuda.synchronize()
+
+
+def bandwidth(ranks, size, iterations=20):
+    x = torch.ones(size // 4, device="cuda")
+    for _ in range(5):
+        dist.all_reduce(x)
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(iterations):
+        dist.all_reduce(x)
+    stop.record()
+    torch.cuda.synchronize()
+    seconds = start.elapsed_time(stop) / 1e3 / iterations
+    return size / seconds / 1e9 * 2 * (ranks - 1) / ranks
+
+
+def worker(rank, ranks, rounds, folder):
+    torch.cuda.set_device(rank)
+    for i in range(rounds):
+        dist.init_process_group("nccl", init_method=f"file://{folder}/round{i}", rank=rank, world_size=ranks)
+        collectives(rank, ranks)
+        line = ""
+        if i == rounds - 1 and ranks > 1:
+            line = " bus GB/s " + ", ".join(f"{s >> 20} MiB {bandwidth(ranks, s):.0f}" for s in (1 << 22, 1 << 26, 1 << 28))
+        dist.barrier()
+        dist.destroy_process_group()
+        threads = len(os.listdir("/proc/self/task"))
+        print(f"round {i} rank {rank}: all results right, {threads} threads{line}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--ranks", type=int, default=torch.cuda.device_count())
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(worker, args=(args.ranks, args.rounds, folder), nprocs=args.ranks)
+    print("DONE", file=sys.stderr)
