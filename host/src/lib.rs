@@ -1,1 +1,5 @@
 //! The Ringfence host.
+
+pub mod config;
+pub mod ffi;
+mod reload;

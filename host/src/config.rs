@@ -1,0 +1,338 @@
+//! [`Source`]: where policies come from, [`Manifest`]: what `ringfence.toml` says, [`SourceSet`]: both read
+//! as one version, [`ConfigError`]: why not.
+//!
+//! `RINGFENCE_POLICY` names an object, or a directory. A directory with `ringfence.toml`:
+//!
+//! ```toml
+//! [[policy]]                 # the chain, in this order; `policy = []` = none, NCCL decides alone
+//! file = "size_aware.bpf.o"  # below the directory
+//! name = "size-aware"        # optional; default: the file's name without .bpf.o
+//! program = "tune"           # optional; needed if the object holds several programs
+//! hook = "tuner"             # optional: "tuner" or "uprobe"; default: as its section says
+//!
+//! [limits]
+//! fuel = 1000000             # optional: per decision and policy
+//! max_channels = 24          # optional, 1 to 64: most channels that a policy may ask for. Must not exceed the
+//!                            # "coll channels" in NCCL's INIT log. Unset: 64, and for AllGather and CollNet,
+//!                            # where NCCL does not clamp, a policy's channels are not passed on
+//! map_memory = 67108864      # optional: most bytes of all maps of this set
+//!
+//! [maps.latency]             # optional, by map name
+//! scope = "communicator"     # "policy", "communicator" or "process" (default)
+//! reset = true               # a reload may drop the contents when the shape has changed
+//! ```
+//!
+//! A directory without it: every `*.bpf.o` in the order of names. Unknown keys are errors.
+
+mod source;
+
+pub(crate) use source::K8S_DATA;
+pub use source::{PolicyFile, Source, SourceSet};
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Component, Path};
+
+/// Name of the manifest in a policy directory.
+pub const MANIFEST: &str = "ringfence.toml";
+/// Ending of policy objects.
+pub const OBJECT_SUFFIX: &str = ".bpf.o";
+/// Environment variable that names the source.
+pub const POLICY_VAR: &str = "RINGFENCE_POLICY";
+/// Most channels that NCCL has (`MAXCHANNELS` since 2.26); the absolute cap.
+pub const MAX_CHANNELS: u32 = 64;
+/// Most policies in a chain: a decision is to stay below a microsecond.
+pub const MAX_POLICIES: usize = 32;
+/// Largest manifest in bytes.
+pub const MAX_MANIFEST_BYTES: u64 = 1 << 20;
+
+/// The contents of `ringfence.toml`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// The chain, in order.
+    pub policies: Vec<PolicyEntry>,
+    /// Limits for every policy of the set.
+    pub limits: LimitsEntry,
+    /// Maps by name.
+    pub maps: BTreeMap<String, MapEntry>,
+}
+
+/// A `[[policy]]` of the manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyEntry {
+    /// Object, relative to the directory.
+    pub file: String,
+    /// Name in logs and metrics.
+    pub name: Option<String>,
+    /// Entry function, where the object holds several.
+    pub program: Option<String>,
+    /// Hook, where the section is not to decide.
+    pub hook: Option<HookName>,
+}
+
+impl PolicyEntry {
+    /// An entry that says nothing but the file.
+    pub fn of_file(file: impl Into<String>) -> PolicyEntry {
+        PolicyEntry { file: file.into(), name: None, program: None, hook: None }
+    }
+
+    /// The name, or else the file's name without its ending.
+    pub fn display_name(&self) -> &str {
+        self.name.as_deref().unwrap_or_else(|| {
+            let base = self.file.rsplit('/').next().unwrap_or(&self.file);
+            base.strip_suffix(OBJECT_SUFFIX).or_else(|| base.strip_suffix(".o")).unwrap_or(base)
+        })
+    }
+}
+
+/// The hooks that a manifest may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HookName {
+    /// [`CollContext`](ringfence_guest::abi::CollContext) in, decision fields out.
+    Tuner,
+    /// [`NcclBpfContext`](ringfence_guest::abi::NcclBpfContext) in, packed action in r0 out.
+    Uprobe,
+}
+
+impl HookName {
+    /// As the manifest spells it, which is also the name of the section.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            HookName::Tuner => "tuner",
+            HookName::Uprobe => "uprobe",
+        }
+    }
+}
+
+/// `[limits]` of the manifest; unset fields take the host's defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsEntry {
+    /// Fuel of one decision.
+    pub fuel: Option<u64>,
+    /// Most channels, 1 to 64.
+    pub max_channels: Option<u32>,
+    /// Most bytes of all maps together.
+    pub map_memory: Option<u64>,
+}
+
+/// `[maps.NAME]` of the manifest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MapEntry {
+    /// Who shares the map.
+    #[serde(default)]
+    pub scope: ScopeName,
+    /// May a reload drop the contents when the shape has changed?
+    #[serde(default)]
+    pub reset: bool,
+}
+
+/// The scopes that a manifest may name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScopeName {
+    /// One policy on one communicator.
+    Policy,
+    /// All policies of a communicator.
+    Communicator,
+    /// All policies and communicators of the process.
+    #[default]
+    Process,
+}
+
+impl ScopeName {
+    /// As the manifest spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ScopeName::Policy => "policy",
+            ScopeName::Communicator => "communicator",
+            ScopeName::Process => "process",
+        }
+    }
+}
+
+/// What serde reads; [`Manifest`] is what passed the checks.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    policy: Option<Vec<PolicyEntry>>,
+    #[serde(default)]
+    limits: LimitsEntry,
+    #[serde(default)]
+    maps: BTreeMap<String, MapEntry>,
+}
+
+impl Manifest {
+    /// Reads the text of a manifest.
+    ///
+    /// # Errors
+    /// Syntax (with line and column), unknown keys, values out of range, paths that leave the directory.
+    pub fn parse(text: &str) -> Result<Manifest, ConfigError> {
+        let raw: Raw = toml::from_str(text).map_err(|e| ConfigError::toml(text, &e))?;
+        let policies = raw.policy.ok_or_else(|| {
+            ConfigError::new(MANIFEST, "no [[policy]]; name the objects, or write `policy = []` for none")
+        })?;
+        if policies.len() > MAX_POLICIES {
+            return Err(field("policy", format!("{} policies, at most {MAX_POLICIES}", policies.len())));
+        }
+        for (i, entry) in policies.iter().enumerate() {
+            entry.check(i)?;
+        }
+        check_limits(&raw.limits)?;
+        Ok(Manifest { policies, limits: raw.limits, maps: raw.maps })
+    }
+
+    /// The manifest that a lone object, or a directory without manifest, stands for.
+    pub fn of_files(files: impl IntoIterator<Item = String>) -> Manifest {
+        Manifest { policies: files.into_iter().map(PolicyEntry::of_file).collect(), ..Manifest::default() }
+    }
+}
+
+impl PolicyEntry {
+    fn check(&self, index: usize) -> Result<(), ConfigError> {
+        let path = Path::new(&self.file);
+        let inside = path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        if self.file.is_empty() || !inside {
+            return Err(field(
+                format!("policy[{index}].file"),
+                format!("{:?} must be a path below the policy directory (no leading /, no ..)", self.file),
+            ));
+        }
+        if self.display_name().is_empty() || self.display_name().chars().any(char::is_control) {
+            return Err(field(format!("policy[{index}].name"), "must be printable and not empty"));
+        }
+        Ok(())
+    }
+}
+
+fn check_limits(limits: &LimitsEntry) -> Result<(), ConfigError> {
+    if limits.max_channels.is_some_and(|n| !(1..=MAX_CHANNELS).contains(&n)) {
+        return Err(field("limits.max_channels", format!("must lie in 1 to {MAX_CHANNELS}")));
+    }
+    if limits.fuel == Some(0) {
+        return Err(field("limits.fuel", "must be positive"));
+    }
+    if limits.map_memory == Some(0) {
+        return Err(field("limits.map_memory", "must be positive (bytes)"));
+    }
+    Ok(())
+}
+
+fn field(name: impl AsRef<str>, message: impl AsRef<str>) -> ConfigError {
+    ConfigError::new(MANIFEST, format!("{}: {}", name.as_ref(), message.as_ref()))
+}
+
+/// Why a source cannot be read. One line: the file, what is wrong, what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    file: String,
+    message: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(file: impl Into<String>, message: impl Into<String>) -> ConfigError {
+        ConfigError { file: file.into(), message: message.into() }
+    }
+
+    fn toml(text: &str, error: &toml::de::Error) -> ConfigError {
+        let place = error.span().map_or(String::new(), |span| {
+            let before = text.get(..span.start).unwrap_or(text);
+            let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+            format!("line {}, column {column}: ", before.matches('\n').count() + 1)
+        });
+        ConfigError::new(MANIFEST, format!("{place}{}", error.message().replace('\n', ", ")))
+    }
+
+    /// The file at fault, as it was named.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+    /// What is wrong and what to do, without the file.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: &str = r#"
+[[policy]]
+file = "size_aware.bpf.o"
+name = "size-aware"
+program = "tune"
+hook = "tuner"
+[[policy]]
+file = "sub/old.bpf.o"
+hook = "uprobe"
+[limits]
+fuel = 1000
+max_channels = 24
+map_memory = 65536
+[maps.latency]
+scope = "communicator"
+reset = true
+[maps.other]
+"#;
+
+    #[test]
+    fn a_full_manifest_is_read() {
+        let m = Manifest::parse(FULL).unwrap();
+        assert_eq!(m.policies.len(), 2);
+        assert_eq!(m.policies[0].display_name(), "size-aware");
+        assert_eq!(m.policies[0].program.as_deref(), Some("tune"));
+        assert_eq!(m.policies[1].display_name(), "old");
+        assert_eq!(m.policies[1].hook, Some(HookName::Uprobe));
+        assert_eq!(
+            m.limits,
+            LimitsEntry { fuel: Some(1000), max_channels: Some(24), map_memory: Some(65536) }
+        );
+        assert_eq!(m.maps["latency"], MapEntry { scope: ScopeName::Communicator, reset: true });
+        assert_eq!(m.maps["other"], MapEntry { scope: ScopeName::Process, reset: false });
+    }
+
+    #[test]
+    fn an_empty_chain_must_be_meant() {
+        assert_eq!(Manifest::parse("policy = []").unwrap(), Manifest::default());
+        assert!(Manifest::parse("").unwrap_err().message().starts_with("no [[policy]]"));
+    }
+
+    #[test]
+    fn errors_name_the_line_or_the_field() {
+        let policy = |line: &str| format!("[[policy]]\nfile = \"a.bpf.o\"\n{line}");
+        let cases = [
+            (policy("hok = \"tuner\""), "line 3, column 1: unknown field `hok`"),
+            (policy("hook = \"net\""), "line 3, column 8: unknown variant `net`"),
+            (policy("[limits]\nmax_channels = 65"), "limits.max_channels: must lie in 1 to 64"),
+            (policy("[limits]\nmax_channels = 0"), "limits.max_channels: must lie in 1 to 64"),
+            (policy("[limits]\nfuel = -1"), "line 4, column 8: "),
+            (policy("[limits]\nfuel = 0"), "limits.fuel: must be positive"),
+            (policy("[maps.m]\nscope = \"host\""), "line 4, column 9: unknown variant `host`"),
+            ("[[policy]]\nfile = \"/etc/x.o\"".into(), "policy[0].file: \"/etc/x.o\" must be a path below"),
+            ("[[policy]]\nfile = \"a/../../x.o\"".into(), "policy[0].file: \"a/../../x.o\" must be"),
+            ("[[policy]]\nfile = \"\"".into(), "policy[0].file: \"\" must be"),
+            ("[[policy]]\nname = \"x\"".into(), "line 1, column 1: missing field `file`"),
+            (policy("name = \"a\\nb\""), "policy[0].name: must be printable"),
+            ("x = ".into(), "line 1, column "),
+        ];
+        for (text, want) in cases {
+            let e = Manifest::parse(&text).expect_err(&text);
+            assert_eq!(e.file(), MANIFEST);
+            assert!(e.message().starts_with(want), "{text:?}: {e}");
+            assert!(!e.to_string().contains('\n'), "{e:?}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+mod plan;
+mod slot;
+mod watch;
