@@ -1,5 +1,32 @@
-//! The Ringfence host.
+//! The Ringfence host: policies compiled, instantiated and called, the maps that they share, and NCCL's interfaces.
+//!
+//! Principal types, in the order of the data: [`Engine`], [`PolicyModule`], [`MapRegistry`], [`Instance`],
+//! [`Decision`], [`CostTable`]. `unsafe` is allowed in [`memory`] and in [`ffi`] alone.
+#![deny(unsafe_code)]
 
 pub mod config;
+pub mod decision;
+pub mod engine;
+pub mod error;
+pub mod fault;
+#[allow(unsafe_code)]
 pub mod ffi;
+pub mod hooks;
+pub mod instance;
+pub mod log;
+pub mod maps;
+#[allow(unsafe_code)]
+pub mod memory;
+pub mod metrics;
+pub mod policy;
 mod reload;
+
+pub use decision::{Algo, Applied, CommInfo, CostTable, Costs, Decision, Proto, TunerInput};
+pub use engine::Engine;
+pub use error::{Error, ErrorKind};
+pub use fault::{Fault, TrapCode};
+pub use hooks::Hook;
+pub use instance::{Instance, Limits};
+pub use maps::{Map, MapRegistry, MapSet, Owner, Scope, ScopeRules};
+pub use memory::prepare_thread;
+pub use policy::{ContentHash, PolicyModule};

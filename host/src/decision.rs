@@ -1,0 +1,292 @@
+//! [`Decision`]: what a policy wants, [`TunerInput`]: what it may look at, and [`CostTable`]: NCCL's table, the
+//! only way for a decision to reach NCCL.
+//!
+//! Invariants: an algorithm comes with its protocol or not at all; zero channels cannot be written down; a
+//! `CostTable` never turns an entry that NCCL does not offer into one that it might pick, and never writes a
+//! negative number (which "disables" up to NCCL 2.30 and *wins* from 2.31 on).
+
+use ringfence_guest::abi;
+use std::fmt;
+use std::num::NonZeroU32;
+
+macro_rules! named_enum {
+    ($(#[$doc:meta])* $name:ident: $count:expr; $($(#[$vdoc:meta])* $variant:ident = $value:expr, $text:literal;)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vdoc])* $variant = $value as u8,)* }
+
+        impl $name {
+            /// All, by number.
+            pub const ALL: [$name; $count as usize] = [$($name::$variant,)*];
+
+            /// The one with NCCL's number `n`.
+            #[inline]
+            pub const fn new(n: u32) -> Option<$name> {
+                match n { $($value => Some($name::$variant),)* _ => None }
+            }
+            /// NCCL's number.
+            #[inline]
+            pub const fn number(self) -> u32 {
+                self as u32
+            }
+            /// NCCL's name, as in `NCCL_ALGO` and `NCCL_PROTO`.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $text,)* }
+            }
+            /// The one with NCCL's name, in any case.
+            pub fn parse(name: &str) -> Option<$name> {
+                $name::ALL.into_iter().find(|x| x.name().eq_ignore_ascii_case(name))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+named_enum! {
+    /// NCCL's algorithms.
+    Algo: abi::algo::COUNT;
+    /// Double binary tree.
+    Tree = abi::algo::TREE, "Tree";
+    /// Ring.
+    Ring = abi::algo::RING, "Ring";
+    /// CollNet, direct.
+    CollNetDirect = abi::algo::COLLNET_DIRECT, "CollNetDirect";
+    /// CollNet, chain.
+    CollNetChain = abi::algo::COLLNET_CHAIN, "CollNetChain";
+    /// NVLink SHARP.
+    Nvls = abi::algo::NVLS, "NVLS";
+    /// NVLink SHARP in a node, tree between nodes.
+    NvlsTree = abi::algo::NVLS_TREE, "NVLSTree";
+    /// Parallel aggregated trees.
+    Pat = abi::algo::PAT, "PAT";
+}
+
+named_enum! {
+    /// NCCL's protocols.
+    Proto: abi::proto::COUNT;
+    /// Low latency, 8 bytes.
+    Ll = abi::proto::LL, "LL";
+    /// Low latency, 128 bytes.
+    Ll128 = abi::proto::LL128, "LL128";
+    /// Simple.
+    Simple = abi::proto::SIMPLE, "Simple";
+}
+
+/// What a policy wants of one collective. The default wants nothing: NCCL decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Decision {
+    /// Algorithm and protocol.
+    pub route: Option<(Algo, Proto)>,
+    /// Channels; what is above NCCL's bound is clamped by [`CostTable::apply`].
+    pub channels: Option<NonZeroU32>,
+}
+
+impl Decision {
+    /// No wish: NCCL decides.
+    pub const DEFER: Decision = Decision { route: None, channels: None };
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.route {
+            Some((a, p)) => write!(f, "{a}/{p}")?,
+            None => f.write_str("default")?,
+        }
+        match self.channels {
+            Some(n) => write!(f, " channels={n}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What does not change during a communicator's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommInfo {
+    /// NCCL's communicator id; 0 for tuner v2 to v4, which do not tell it.
+    pub comm_id: u64,
+    /// Ranks.
+    pub n_ranks: u32,
+    /// Nodes.
+    pub n_nodes: u32,
+    /// NVLink domains; 0 where NCCL does not tell.
+    pub n_nvl_domains: u32,
+    /// Fewest ranks in a NVLink domain; 0 where NCCL does not tell.
+    pub min_ranks_per_nvl_domain: u32,
+    /// Most ranks in a NVLink domain; 0 where NCCL does not tell.
+    pub max_ranks_per_nvl_domain: u32,
+    /// Bound on channels, 1 to [`MAX_CHANNELS`].
+    pub max_channels: u32,
+}
+
+/// NCCL's own bound on channels (`MAXCHANNELS`, NCCL 2.26 and later; 32 before). Above it two paths of NCCL write out of bounds.
+pub const MAX_CHANNELS: u32 = 64;
+
+/// Inputs of one decision.
+#[derive(Clone, Copy, Debug)]
+pub struct TunerInput<'a> {
+    /// The communicator.
+    pub comm: &'a CommInfo,
+    /// `ncclFunc_t`.
+    pub func: u32,
+    /// Bytes of the collective.
+    pub n_bytes: u64,
+    /// `numPipeOps`.
+    pub num_pipe_ops: u32,
+    /// Buffers are registered. Rank-local.
+    pub reg_buff: bool,
+    /// Calls of `getCollInfo` on this communicator before this one.
+    pub call_seq: u64,
+    /// NCCL's costs, from [`CostTable::costs`].
+    pub costs: Costs<'a>,
+}
+
+/// A look at a cost table.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs<'a> {
+    values: &'a [f32],
+    algos: u32,
+    protos: u32,
+}
+
+/// NCCL offers an entry if its estimate is a number from 0 up: -1 means "not available"; other negative numbers
+/// and NaN never come from NCCL, and are taken for the same.
+#[inline]
+fn offered(cost: f32) -> bool {
+    cost >= 0.0
+}
+
+impl<'a> Costs<'a> {
+    /// Rows, as NCCL passed them.
+    #[inline]
+    pub fn num_algo(&self) -> u32 {
+        self.algos
+    }
+    /// Columns, as NCCL passed them.
+    #[inline]
+    pub fn num_proto(&self) -> u32 {
+        self.protos
+    }
+
+    #[inline]
+    fn index(&self, algo: Algo, proto: Proto) -> Option<usize> {
+        index(self.algos, self.protos, algo, proto)
+    }
+
+    /// NCCL's estimate in microseconds; `None` where the pair is not available.
+    #[inline]
+    pub fn micros(&self, algo: Algo, proto: Proto) -> Option<f32> {
+        let cost = *self.values.get(self.index(algo, proto)?)?;
+        offered(cost).then_some(cost)
+    }
+
+    /// Bit `algo * 3 + proto` is set where the pair is available.
+    pub fn available(&self) -> u32 {
+        let mut mask = 0;
+        self.each_pair(|bit, cost| mask |= u32::from(offered(cost)) << bit);
+        mask
+    }
+
+    /// The estimates in nanoseconds as a policy sees them: stride 3, [`abi::UNSET`] where not available.
+    /// Estimates that do not fit are [`abi::UNSET`]` - 1`.
+    pub fn nanos(&self) -> [u32; PAIRS] {
+        let mut out = [abi::UNSET; PAIRS];
+        self.each_pair(|bit, cost| {
+            if offered(cost) {
+                // `as` saturates, and `min` keeps the largest value apart from UNSET.
+                out[bit] = ((f64::from(cost) * 1000.0) as u32).min(abi::UNSET - 1);
+            }
+        });
+        out
+    }
+
+    /// Calls `f(algo * 3 + proto, cost)` for each pair that both NCCL and this ABI know.
+    #[inline]
+    fn each_pair(&self, mut f: impl FnMut(usize, f32)) {
+        let protos = self.protos as usize;
+        for (a, row) in self.values.chunks_exact(protos).take(ALGOS).enumerate() {
+            for (p, cost) in row.iter().take(PROTOS).enumerate() {
+                f(a * PROTOS + p, *cost);
+            }
+        }
+    }
+}
+
+const ALGOS: usize = abi::algo::COUNT as usize;
+const PROTOS: usize = abi::proto::COUNT as usize;
+/// Pairs of algorithm and protocol in the ABI.
+pub const PAIRS: usize = ALGOS * PROTOS;
+
+#[inline]
+fn index(algos: u32, protos: u32, algo: Algo, proto: Proto) -> Option<usize> {
+    let (a, p) = (algo.number(), proto.number());
+    (a < algos && p < protos).then_some((a * protos + p) as usize)
+}
+
+/// NCCL's cost table of one collective: `numAlgo` rows of `numProto` floats, in microseconds.
+#[derive(Debug)]
+pub struct CostTable<'a> {
+    values: &'a mut [f32],
+    algos: u32,
+    protos: u32,
+}
+
+/// What of a decision reached NCCL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The pair that NCCL will now pick; `None` if none was wanted, or it is not available.
+    pub route: Option<(Algo, Proto)>,
+    /// The value for NCCL's `nChannels`, 1 to `max_channels`; `None`: leave it 0.
+    pub channels: Option<NonZeroU32>,
+}
+
+impl<'a> CostTable<'a> {
+    /// A view of NCCL's table, whose row stride is `num_proto`. `None` if the counts are zero or `values` has
+    /// not exactly `num_algo * num_proto` entries.
+    #[inline]
+    pub fn new(values: &'a mut [f32], num_algo: u32, num_proto: u32) -> Option<CostTable<'a>> {
+        let cells = u64::from(num_algo) * u64::from(num_proto);
+        (cells != 0 && cells == values.len() as u64).then_some(CostTable { values, algos: num_algo, protos: num_proto })
+    }
+
+    /// The table for reading.
+    #[inline]
+    pub fn costs(&self) -> Costs<'_> {
+        Costs { values: self.values, algos: self.algos, protos: self.protos }
+    }
+
+    /// Makes NCCL prefer the decision's route, and bounds its channels to 1..=`max_channels` (itself at most
+    /// [`MAX_CHANNELS`]). A route that is not available is dropped whole; the channels count on their own.
+    #[inline]
+    pub fn apply(&mut self, decision: Decision, max_channels: u32) -> Applied {
+        let limit = max_channels.clamp(1, MAX_CHANNELS);
+        Applied {
+            route: decision.route.filter(|(algo, proto)| self.prefer(*algo, *proto)),
+            channels: decision.channels.and_then(|n| NonZeroU32::new(n.get().min(limit))),
+        }
+    }
+
+    /// Gives an available entry the cost 0, and makes sure that it is the only one at or below 0: NCCL takes the
+    /// smallest, and of equals the first (up to 2.30) or one that depends on its list (2.31 and later). Another
+    /// available entry at 0 (NCCL's estimate was 0, or an earlier tuner's mark) is raised to the smallest normal
+    /// float, so it still comes before all others. Entries that are not available are never written, whatever they hold.
+    #[inline]
+    fn prefer(&mut self, algo: Algo, proto: Proto) -> bool {
+        let Some(chosen) = index(self.algos, self.protos, algo, proto) else { return false };
+        if !self.values.get(chosen).copied().is_some_and(offered) {
+            return false;
+        }
+        for cost in self.values.iter_mut() {
+            if *cost == 0.0 {
+                *cost = f32::MIN_POSITIVE;
+            }
+        }
+        self.values[chosen] = 0.0;
+        true
+    }
+}

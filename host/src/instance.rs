@@ -1,0 +1,283 @@
+//! [`Instance`]: a policy with its own private memory and its maps, bound to one communicator.
+//!
+//! # The decision path
+//! [`Instance::decide`] writes the words of the context that the policy reads, sets the fuel, calls, and reads three
+//! fields back. It allocates nothing, takes no lock, makes no system call and logs nothing. (A trap is the
+//! exception: wasmtime allocates its error, in about a microsecond.)
+//!
+//! The stack is *not* cleared between calls. A verified program reads no stack byte that it did not write in the same
+//! call (the verifier refuses `uninit-stack`), so what an earlier call left there cannot be seen. For the same reason
+//! words of the context that the policy never reads are not filled.
+
+use crate::decision::{Algo, Decision, Proto, TunerInput};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fault::{Fault, Trap, TrapCode};
+use crate::hooks::Hook;
+use crate::maps::MapSet;
+use crate::memory::{GuestMemory, prepare_thread};
+use crate::metrics::{Counters, Snapshot};
+use crate::policy::{PolicyModule, Words};
+use ringfence_translator::wasm::layout::{self, CTX_BASE, CTX_MAX, CTX_PTR};
+use std::sync::Arc;
+use wasmtime::{Extern, Memory, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};
+
+mod context;
+mod helpers;
+
+/// Bounds of one instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Fuel of one call: about one unit a Wasm instruction, [`CALL_FUEL`](crate::engine::CALL_FUEL) a call. Charged at loop heads and
+    /// function entries.
+    pub fuel: u64,
+}
+
+impl Default for Limits {
+    /// One million: the verifier's own bound on visited instructions, at most about a millisecond.
+    fn default() -> Limits {
+        Limits { fuel: 1_000_000 }
+    }
+}
+
+/// What the store of an instance carries for host functions.
+pub(crate) struct Data {
+    memory: Option<GuestMemory>,
+    maps: MapSet,
+    limits: StoreLimits,
+    random: u64,
+}
+
+/// A policy with its own private memory, its maps, its fuel and its counters.
+pub struct Instance {
+    store: Store<Data>,
+    entry: TypedFunc<(i64, i64), i64>,
+    policy: PolicyModule,
+    hook: Hook,
+    reads: Words,
+    fuel: u64,
+    counters: Arc<Counters>,
+    /// NCCLbpf's `last_channels`: what the latest decision said, 0 for none.
+    last_channels: u32,
+    /// Place of NCCLbpf's `telemetry_map` among the maps, where the policy reads latencies from its context.
+    telemetry: Option<usize>,
+}
+
+impl Instance {
+    /// Instantiates a policy with its maps, which [`MapRegistry::resolve`](crate::maps::MapRegistry::resolve) gave
+    /// for `policy.maps()`. About 10 us; off the decision path.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Instantiate`]: maps that do not fit the policy's, or no memory.
+    pub fn new(policy: &PolicyModule, maps: &MapSet, limits: Limits) -> Result<Instance> {
+        let failed = |why: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Instantiate, format!("{}: cannot instantiate: {why}", policy.name()))
+        };
+        check_maps(policy, maps).map_err(|why| failed(&why))?;
+        let mut store = new_store(policy, maps);
+        let imports = imports(&mut store, policy).map_err(|why| failed(&why))?;
+        // Compiled code checks fuel at entry: a start function, were there one, must not run for free.
+        store.set_fuel(limits.fuel).map_err(|e| failed(&e))?;
+        let instance = wasmtime::Instance::new(&mut store, policy.module(), &imports).map_err(|e| failed(&e))?;
+        let memory = instance.get_memory(&mut store, layout::MEMORY_EXPORT).ok_or_else(|| failed(&"no memory"))?;
+        attach(&mut store, &memory);
+        let entry = instance.get_typed_func(&mut store, layout::ENTRY_EXPORT).map_err(|e| failed(&e))?;
+        Ok(Instance {
+            store,
+            entry,
+            hook: policy.hook(),
+            reads: policy.reads(),
+            fuel: limits.fuel,
+            counters: policy.metrics().register(),
+            last_channels: 0,
+            telemetry: context::telemetry_map(policy),
+            policy: policy.clone(),
+        })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &PolicyModule {
+        &self.policy
+    }
+    /// The maps.
+    pub fn maps(&self) -> &MapSet {
+        &self.store.data().maps
+    }
+    /// Counters of this instance alone.
+    pub fn counters(&self) -> Snapshot {
+        self.counters.snapshot()
+    }
+
+    /// Takes over what NCCLbpf policies see of earlier decisions (`current_channels`) from the instance that this one
+    /// replaces, as NCCLbpf does at a reload. Nothing else of an instance outlives it but the maps.
+    pub fn inherit(&mut self, predecessor: &Instance) {
+        self.last_channels = predecessor.last_channels;
+    }
+
+    /// One decision. The result is the policy's own decision, or `so_far` if it submitted none.
+    ///
+    /// # Errors
+    /// The [`Fault`]; the instance stays usable, and the caller keeps `so_far`.
+    #[inline]
+    pub fn decide(&mut self, input: &TunerInput<'_>, so_far: Decision) -> Result<Decision, Fault> {
+        let result = match self.hook {
+            Hook::Tuner => self.decide_tuner(input, so_far),
+            Hook::NcclBpf => self.decide_ncclbpf(input, so_far),
+            Hook::Generic => Err(Fault::Host("a generic program makes no decisions")),
+        };
+        match &result {
+            Ok(d) => self.counters.answered(d.is_some()),
+            Err(fault) => self.counters.faulted(fault),
+        }
+        result.map(|d| d.unwrap_or(so_far))
+    }
+
+    #[inline]
+    fn decide_tuner(&mut self, input: &TunerInput<'_>, so_far: Decision) -> Result<Option<Decision>, Fault> {
+        let reads = self.reads;
+        context::fill_tuner(self.context()?, reads, input, so_far);
+        match self.call(CTX_PTR, 0)? {
+            0 => Ok(Some(context::tuner_decision(self.context()?))),
+            _ => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn decide_ncclbpf(&mut self, input: &TunerInput<'_>, so_far: Decision) -> Result<Option<Decision>, Fault> {
+        let current = so_far.channels.map_or(self.last_channels, |n| n.get());
+        let (reads, latencies) = (self.reads, self.latencies(input));
+        context::fill_ncclbpf(self.context()?, reads, input, latencies, current);
+        let action = self.call(CTX_PTR, 0)?;
+        let decision = context::unpack(action, so_far, current);
+        self.last_channels = decision.channels.map_or(0, |n| n.get());
+        Ok(Some(decision))
+    }
+
+    /// Runs a program of the `generic` hook over a buffer, which is copied in and out; the result is r0.
+    ///
+    /// # Errors
+    /// The [`Fault`]; [`Fault::Host`] if the buffer has more than [`CTX_MAX`] bytes, or than the policy was verified
+    /// for. After a fault `mem` is unchanged.
+    pub fn run_generic(&mut self, mem: &mut [u8]) -> Result<u64, Fault> {
+        let result = self.run_buffer(mem);
+        match &result {
+            Ok(_) => self.counters.answered(true),
+            Err(fault) => self.counters.faulted(fault),
+        }
+        result
+    }
+
+    fn run_buffer(&mut self, mem: &mut [u8]) -> Result<u64, Fault> {
+        if self.hook != Hook::Generic {
+            return Err(Fault::Host("only generic programs run over a buffer"));
+        }
+        self.buffer(mem.len())?.copy_from_slice(mem);
+        let r0 = self.call(CTX_PTR, mem.len() as u64)?;
+        mem.copy_from_slice(self.buffer(mem.len())?);
+        Ok(r0)
+    }
+
+    /// The first `size` bytes of the context area.
+    fn buffer(&mut self, size: usize) -> Result<&mut [u8], Fault> {
+        if size > CTX_MAX as usize {
+            return Err(Fault::Host("the buffer is larger than the context area"));
+        }
+        self.memory()?.bytes_mut(CTX_BASE, size).ok_or(Fault::Host("no context area"))
+    }
+
+    /// The context as an array, so that the accesses to it need no checks of their own.
+    #[inline]
+    fn context<const N: usize>(&mut self) -> Result<&mut [u8; N], Fault> {
+        let bytes = self.memory()?.bytes_mut(CTX_BASE, N);
+        bytes.and_then(|b| b.first_chunk_mut()).ok_or(Fault::Host("no context area"))
+    }
+
+    #[inline]
+    fn memory(&mut self) -> Result<&mut GuestMemory, Fault> {
+        self.store.data_mut().memory.as_mut().ok_or(Fault::Host("no private memory"))
+    }
+
+    #[inline]
+    fn latencies(&self, input: &TunerInput<'_>) -> context::Latencies {
+        match self.telemetry {
+            None => context::Latencies::default(),
+            Some(index) => context::latencies(self.maps().at(index), input),
+        }
+    }
+
+    #[inline]
+    fn call(&mut self, r1: u64, r2: u64) -> Result<u64, Fault> {
+        prepare_thread();
+        if self.store.set_fuel(self.fuel).is_err() {
+            return Err(Fault::Host("the engine counts no fuel"));
+        }
+        match self.entry.call(&mut self.store, (r1 as i64, r2 as i64)) {
+            Ok(r0) => Ok(r0 as u64),
+            Err(e) => Err(self.fault(&e)),
+        }
+    }
+
+    #[cold]
+    fn fault(&self, error: &wasmtime::Error) -> Fault {
+        let Some(trap) = error.downcast_ref::<wasmtime::Trap>() else {
+            return Fault::Host("the engine failed");
+        };
+        if *trap == wasmtime::Trap::OutOfFuel {
+            return Fault::OutOfFuel;
+        }
+        let frame = error.downcast_ref::<wasmtime::WasmBacktrace>().and_then(|b| b.frames().first());
+        let offset = frame.and_then(|f| f.module_offset());
+        let line = offset.and_then(|o| self.policy.line_at(u32::try_from(o).ok()?));
+        Fault::Trap(Trap { code: TrapCode::from_wasmtime(*trap), line })
+    }
+}
+
+impl std::fmt::Debug for Instance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Instance({:?})", self.policy)
+    }
+}
+
+fn attach(store: &mut Store<Data>, memory: &Memory) {
+    GuestMemory::attach(store, memory, |data| &mut data.memory);
+}
+
+/// A store that may hold one instance with one memory, the private one, and no table.
+fn new_store(policy: &PolicyModule, maps: &MapSet) -> Store<Data> {
+    let bytes = layout::PRIVATE_PAGES as usize * 65536;
+    let limits = StoreLimitsBuilder::new().memory_size(bytes).memories(1).tables(0).instances(1).build();
+    let data = Data { memory: None, maps: maps.clone(), limits, random: helpers::seed() };
+    let mut store = Store::new(policy.engine().wasmtime(), data);
+    store.limiter(|data| &mut data.limits);
+    store
+}
+
+/// Are these the maps that the policy declares, in order?
+fn check_maps(policy: &PolicyModule, maps: &MapSet) -> Result<(), String> {
+    let (want, have) = (policy.maps().len(), maps.len());
+    if want != have {
+        return Err(format!("it declares {want} maps and was given {have}"));
+    }
+    match policy.maps().iter().zip(maps.iter()).find(|(d, m)| !m.decl().same_shape(d)) {
+        Some((d, m)) => Err(format!("map {} was given as {}", d.name, m.shape())),
+        None => Ok(()),
+    }
+}
+
+/// What the module imports, in its order.
+fn imports(store: &mut Store<Data>, policy: &PolicyModule) -> Result<Vec<Extern>, String> {
+    let wanted = policy.module().imports().map(|i| (i.module(), i.name()));
+    wanted.map(|(module, name)| import(store, module, name).ok_or(format!("it imports {module}.{name}"))).collect()
+}
+
+fn import(store: &mut Store<Data>, module: &str, name: &str) -> Option<Extern> {
+    let number: u32 = name.parse().ok()?;
+    match module {
+        layout::MAP_MODULE => Some(store.data().maps.at(number as usize)?.bytes().memory().clone().into()),
+        layout::HELPER_MODULE => helpers::import(store, number),
+        _ => None,
+    }
+}
+
+fn route(algo: u32, proto: u32) -> Option<(Algo, Proto)> {
+    Algo::new(algo).zip(Proto::new(proto))
+}
