@@ -10,7 +10,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 macro_rules! named_enum {
-    ($(#[$doc:meta])* $name:ident: $count:expr; $($(#[$vdoc:meta])* $variant:ident = $value:expr, $text:literal;)*) => {
+    ($(#[$doc:meta])* $name:ident: $count:expr; $($(#[$vdoc:meta])* $variant:ident = $value:path, $text:literal;)*) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
@@ -251,7 +251,11 @@ impl<'a> CostTable<'a> {
     #[inline]
     pub fn new(values: &'a mut [f32], num_algo: u32, num_proto: u32) -> Option<CostTable<'a>> {
         let cells = u64::from(num_algo) * u64::from(num_proto);
-        (cells != 0 && cells == values.len() as u64).then_some(CostTable { values, algos: num_algo, protos: num_proto })
+        (cells != 0 && cells == values.len() as u64).then_some(CostTable {
+            values,
+            algos: num_algo,
+            protos: num_proto,
+        })
     }
 
     /// The table for reading.

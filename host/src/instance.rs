@@ -77,8 +77,10 @@ impl Instance {
         let imports = imports(&mut store, policy).map_err(|why| failed(&why))?;
         // Compiled code checks fuel at entry: a start function, were there one, must not run for free.
         store.set_fuel(limits.fuel).map_err(|e| failed(&e))?;
-        let instance = wasmtime::Instance::new(&mut store, policy.module(), &imports).map_err(|e| failed(&e))?;
-        let memory = instance.get_memory(&mut store, layout::MEMORY_EXPORT).ok_or_else(|| failed(&"no memory"))?;
+        let instance =
+            wasmtime::Instance::new(&mut store, policy.module(), &imports).map_err(|e| failed(&e))?;
+        let memory =
+            instance.get_memory(&mut store, layout::MEMORY_EXPORT).ok_or_else(|| failed(&"no memory"))?;
         attach(&mut store, &memory);
         let entry = instance.get_typed_func(&mut store, layout::ENTRY_EXPORT).map_err(|e| failed(&e))?;
         Ok(Instance {
@@ -142,7 +144,11 @@ impl Instance {
     }
 
     #[inline]
-    fn decide_ncclbpf(&mut self, input: &TunerInput<'_>, so_far: Decision) -> Result<Option<Decision>, Fault> {
+    fn decide_ncclbpf(
+        &mut self,
+        input: &TunerInput<'_>,
+        so_far: Decision,
+    ) -> Result<Option<Decision>, Fault> {
         let current = so_far.channels.map_or(self.last_channels, |n| n.get());
         let (reads, latencies) = (self.reads, self.latencies(input));
         context::fill_ncclbpf(self.context()?, reads, input, latencies, current);
@@ -266,7 +272,9 @@ fn check_maps(policy: &PolicyModule, maps: &MapSet) -> Result<(), String> {
 /// What the module imports, in its order.
 fn imports(store: &mut Store<Data>, policy: &PolicyModule) -> Result<Vec<Extern>, String> {
     let wanted = policy.module().imports().map(|i| (i.module(), i.name()));
-    wanted.map(|(module, name)| import(store, module, name).ok_or(format!("it imports {module}.{name}"))).collect()
+    wanted
+        .map(|(module, name)| import(store, module, name).ok_or(format!("it imports {module}.{name}")))
+        .collect()
 }
 
 fn import(store: &mut Store<Data>, module: &str, name: &str) -> Option<Extern> {

@@ -131,11 +131,14 @@ mod tests {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let copy = seen.clone();
         set_level(Some(Level::Info));
-        set_sink(Some(Arc::new(move |level, text: &str| copy.lock().unwrap().push((level, text.to_string())))));
+        set_sink(Some(Arc::new(move |level, text: &str| {
+            copy.lock().unwrap().push((level, text.to_string()))
+        })));
         crate::log!(Info, "marker {}", 7);
         crate::log!(Debug, "marker unseen");
         set_sink(None);
-        let ours: Vec<_> = seen.lock().unwrap().iter().filter(|(_, t)| t.starts_with("marker")).cloned().collect();
+        let ours: Vec<_> =
+            seen.lock().unwrap().iter().filter(|(_, t)| t.starts_with("marker")).cloned().collect();
         assert_eq!(ours, [(Level::Info, "marker 7".to_string())]);
     }
 }

@@ -12,7 +12,7 @@ mod array;
 mod hash;
 mod registry;
 
-pub use registry::{MapRegistry, MapSet, Owner, Scope, ScopeRules};
+pub use registry::{DEFAULT_MAP_BYTES, MapRegistry, MapSet, Owner, Scope, ScopeRules};
 
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -124,7 +124,9 @@ impl Map {
     pub fn new(engine: &Engine, decl: &MapDecl) -> Result<Map> {
         let layout = check(decl)?;
         let ty = MemoryType::shared(layout.pages, layout.pages);
-        let limit = |e: &dyn fmt::Display| Error::new(ErrorKind::MapLimit, format!("map {}: no memory: {e}", decl.name));
+        let limit = |e: &dyn fmt::Display| {
+            Error::new(ErrorKind::MapLimit, format!("map {}: no memory: {e}", decl.name))
+        };
         let memory = SharedMemory::new(engine.wasmtime(), ty).map_err(|e| limit(&e))?;
         let values = SharedBytes::new(memory).ok_or_else(|| limit(&"misaligned"))?;
         let body = match decl.kind {
@@ -188,7 +190,8 @@ impl Map {
         if value.len() != self.decl.value_size as usize {
             return Err(Errno::INVAL);
         }
-        let set = || with_words(key, self.decl.key_size, |words| self.upsert(words, mode, |i| word_at(value, i)));
+        let set =
+            || with_words(key, self.decl.key_size, |words| self.upsert(words, mode, |i| word_at(value, i)));
         patiently(|| set().unwrap_or(Err(Errno::INVAL)))
     }
 
@@ -197,7 +200,9 @@ impl Map {
     /// # Errors
     /// [`Errno::NOENT`]; [`Errno::INVAL`] for a wrong size, and for arrays, whose entries cannot be deleted.
     pub fn delete(&self, key: &[u8]) -> Result<(), Errno> {
-        patiently(|| with_words(key, self.decl.key_size, |words| self.remove(words)).unwrap_or(Err(Errno::INVAL)))
+        patiently(|| {
+            with_words(key, self.decl.key_size, |words| self.remove(words)).unwrap_or(Err(Errno::INVAL))
+        })
     }
 
     /// Copies of all entries, by place. Entries that come or go meanwhile may be missing; aligned 8-byte words are whole.
@@ -260,7 +265,12 @@ impl Map {
 
     /// Sets a value whose words `word(0)`, `word(1)`, ... yields. Gives up with [`Errno::BUSY`] after a bounded spin.
     #[inline]
-    pub(crate) fn upsert(&self, key: &[u64], mode: UpdateMode, word: impl Fn(usize) -> u64) -> Result<(), Errno> {
+    pub(crate) fn upsert(
+        &self,
+        key: &[u64],
+        mode: UpdateMode,
+        word: impl Fn(usize) -> u64,
+    ) -> Result<(), Errno> {
         let put = |slot| self.put(slot, word, self.decl.value_size as usize);
         match &self.body {
             Body::Array => array::target(&self.decl, key, mode).map(put),

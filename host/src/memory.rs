@@ -44,7 +44,11 @@ impl GuestMemory {
     ///
     /// `memory` must have minimum = maximum (checked by the caller when the module was compiled), so that it is
     /// never moved. Crate rule: nobody takes the value out of the store's data (`Store::into_data` is never called).
-    pub(crate) fn attach<T: 'static>(store: &mut Store<T>, memory: &Memory, slot: fn(&mut T) -> &mut Option<GuestMemory>) {
+    pub(crate) fn attach<T: 'static>(
+        store: &mut Store<T>,
+        memory: &Memory,
+        slot: fn(&mut T) -> &mut Option<GuestMemory>,
+    ) {
         let (base, len) = (memory.data_ptr(&*store), memory.data_size(&*store));
         *slot(store.data_mut()) = NonNull::new(base).map(|base| GuestMemory { base, len });
     }

@@ -96,10 +96,13 @@ struct Inner {
 
 impl PolicyModule {
     pub(crate) fn from_parts(engine: &Engine, parts: ModuleParts<'_>) -> Result<PolicyModule> {
-        let unknown = || Error::new(ErrorKind::Module, format!("{}: no hook is called {:?}", parts.name, parts.env.hook));
+        let unknown = || {
+            Error::new(ErrorKind::Module, format!("{}: no hook is called {:?}", parts.name, parts.env.hook))
+        };
         let hook = Hook::parse(parts.env.hook).ok_or_else(unknown)?;
         let module = engine.compile(parts.wasm)?;
-        check_exports(&module).map_err(|why| Error::new(ErrorKind::Module, format!("{}: {why}", parts.name)))?;
+        check_exports(&module)
+            .map_err(|why| Error::new(ErrorKind::Module, format!("{}: {why}", parts.name)))?;
         Ok(PolicyModule(Arc::new(Inner {
             module,
             engine: engine.clone(),
@@ -172,7 +175,11 @@ impl fmt::Debug for PolicyModule {
 fn check_exports(module: &wasmtime::Module) -> Result<(), String> {
     let pages = u64::from(layout::PRIVATE_PAGES);
     match module.get_export(layout::MEMORY_EXPORT) {
-        Some(wasmtime::ExternType::Memory(m)) if !m.is_shared() && m.minimum() == pages && m.maximum() == Some(pages) => Ok(()),
+        Some(wasmtime::ExternType::Memory(m))
+            if !m.is_shared() && m.minimum() == pages && m.maximum() == Some(pages) =>
+        {
+            Ok(())
+        }
         other => Err(format!("the private memory is not one of {pages} fixed pages: {other:?}")),
     }
 }
@@ -188,7 +195,10 @@ fn content_hash(hook: Hook, wasm: &[u8], maps: &[MapDecl]) -> ContentHash {
     part(wasm);
     for m in maps {
         part(m.name.as_bytes());
-        part(format!("{:?}", (m.kind, m.key_size, m.value_size, m.max_entries, m.flags, m.read_only)).as_bytes());
+        part(
+            format!("{:?}", (m.kind, m.key_size, m.value_size, m.max_entries, m.flags, m.read_only))
+                .as_bytes(),
+        );
         part(&m.init);
     }
     ContentHash(sha.finalize().into())

@@ -44,17 +44,37 @@ const _: () = {
     assert!(offset_of!(CollContext, func) == 8 * 2 && offset_of!(CollContext, n_ranks) == 8 * 2 + 4);
     assert!(offset_of!(CollContext, n_nodes) == 8 * 3 && offset_of!(CollContext, num_pipe_ops) == 8 * 3 + 4);
     assert!(offset_of!(CollContext, reg_buff) == 8 * 4 && offset_of!(CollContext, num_algo) == 8 * 4 + 4);
-    assert!(offset_of!(CollContext, num_proto) == 8 * 5 && offset_of!(CollContext, max_channels) == 8 * 5 + 4);
-    assert!(offset_of!(CollContext, available) == 8 * 6 && offset_of!(CollContext, n_nvl_domains) == 8 * 6 + 4);
+    assert!(
+        offset_of!(CollContext, num_proto) == 8 * 5 && offset_of!(CollContext, max_channels) == 8 * 5 + 4
+    );
+    assert!(
+        offset_of!(CollContext, available) == 8 * 6 && offset_of!(CollContext, n_nvl_domains) == 8 * 6 + 4
+    );
     assert!(offset_of!(CollContext, min_ranks_per_nvl_domain) == 8 * 7);
     assert!(offset_of!(CollContext, max_ranks_per_nvl_domain) == 8 * 7 + 4);
-    assert!(offset_of!(CollContext, decision_algo) == 8 * 8 && offset_of!(CollContext, decision_proto) == 8 * 8 + 4);
-    assert!(offset_of!(CollContext, decision_channels) == 8 * 9 && offset_of!(CollContext, call_seq) == 8 * 10);
+    assert!(
+        offset_of!(CollContext, decision_algo) == 8 * 8
+            && offset_of!(CollContext, decision_proto) == 8 * 8 + 4
+    );
+    assert!(
+        offset_of!(CollContext, decision_channels) == 8 * 9 && offset_of!(CollContext, call_seq) == 8 * 10
+    );
     assert!(offset_of!(CollContext, cost_ns) == 8 * COST_WORD && size_of::<CollContext>() == 8 * 22);
-    assert!(offset_of!(NcclBpfContext, rolling_p99_ns) == 8 * 3 && offset_of!(NcclBpfContext, call_count) == 8 * 4);
-    assert!(offset_of!(NcclBpfContext, coll_type) == 8 * 5 && offset_of!(NcclBpfContext, num_pipe_ops) == 8 * 5 + 4);
-    assert!(offset_of!(NcclBpfContext, reg_buff) == 8 * 6 && offset_of!(NcclBpfContext, n_ranks) == 8 * 6 + 4);
-    assert!(offset_of!(NcclBpfContext, n_nodes) == 8 * 7 && offset_of!(NcclBpfContext, current_channels) == 8 * 7 + 4);
+    assert!(
+        offset_of!(NcclBpfContext, rolling_p99_ns) == 8 * 3
+            && offset_of!(NcclBpfContext, call_count) == 8 * 4
+    );
+    assert!(
+        offset_of!(NcclBpfContext, coll_type) == 8 * 5
+            && offset_of!(NcclBpfContext, num_pipe_ops) == 8 * 5 + 4
+    );
+    assert!(
+        offset_of!(NcclBpfContext, reg_buff) == 8 * 6 && offset_of!(NcclBpfContext, n_ranks) == 8 * 6 + 4
+    );
+    assert!(
+        offset_of!(NcclBpfContext, n_nodes) == 8 * 7
+            && offset_of!(NcclBpfContext, current_channels) == 8 * 7 + 4
+    );
 };
 
 const COST_WORD: usize = 11;
@@ -65,7 +85,12 @@ const INPUTS: Words = Words(0x4ff);
 
 /// Writes what the policy reads of [`CollContext`], and the decision so far.
 #[inline]
-pub(super) fn fill_tuner(ctx: &mut [u8; TUNER_BYTES], reads: Words, input: &TunerInput<'_>, so_far: Decision) {
+pub(super) fn fill_tuner(
+    ctx: &mut [u8; TUNER_BYTES],
+    reads: Words,
+    input: &TunerInput<'_>,
+    so_far: Decision,
+) {
     if reads.any(INPUTS) {
         fill_inputs(ctx, reads, input);
     }
@@ -116,7 +141,8 @@ const LATENCIES: Words = Words(0b1110);
 /// NCCLbpf fills the latencies of its context from the policy's own map of this name: hash, key (collective, nodes), and a value
 /// that begins with the three latencies. Where there is none, or it has no entry, they are 0.
 pub(super) fn telemetry_map(policy: &PolicyModule) -> Option<usize> {
-    let fits = |m: &ringfence_translator::MapDecl| m.kind == MapKind::Hash && m.key_size == 8 && m.value_size >= 24;
+    let fits =
+        |m: &ringfence_translator::MapDecl| m.kind == MapKind::Hash && m.key_size == 8 && m.value_size >= 24;
     let index = policy.maps().iter().position(|m| m.name == "telemetry_map" && fits(m))?;
     policy.reads().any(LATENCIES).then_some(index)
 }

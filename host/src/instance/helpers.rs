@@ -15,9 +15,13 @@ const FREE_WORDS: u64 = 16;
 /// The helper of that number, bound to a store.
 pub(super) fn import(store: &mut Store<Data>, id: u32) -> Option<Extern> {
     let func = match id {
-        helper::MAP_LOOKUP_ELEM => Func::wrap(store, |c: Caller<'_, Data>, map: i64, key: i64| lookup(c.data(), map, key)),
+        helper::MAP_LOOKUP_ELEM => {
+            Func::wrap(store, |c: Caller<'_, Data>, map: i64, key: i64| lookup(c.data(), map, key))
+        }
         helper::MAP_UPDATE_ELEM => Func::wrap(store, update),
-        helper::MAP_DELETE_ELEM => Func::wrap(store, |c: Caller<'_, Data>, map: i64, key: i64| delete(c.data(), map, key)),
+        helper::MAP_DELETE_ELEM => {
+            Func::wrap(store, |c: Caller<'_, Data>, map: i64, key: i64| delete(c.data(), map, key))
+        }
         helper::KTIME_GET_NS => Func::wrap(store, || monotonic_ns() as i64),
         helper::GET_PRANDOM_U32 => Func::wrap(store, |mut c: Caller<'_, Data>| random(c.data_mut())),
         helper::GET_SMP_PROCESSOR_ID => Func::wrap(store, || i64::from(current_cpu())),
@@ -131,7 +135,12 @@ impl Data {
 
     /// Calls `f` with the key that a pointer points to, as zero-padded words.
     #[inline]
-    fn with_key<T>(&self, map: &Map, pointer: i64, f: impl FnOnce(&[u64]) -> Result<T, Errno>) -> Result<T, Errno> {
+    fn with_key<T>(
+        &self,
+        map: &Map,
+        pointer: i64,
+        f: impl FnOnce(&[u64]) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         let size = map.decl().key_size;
         let key = self.source(pointer, size).ok_or(Errno::FAULT)?;
         match size.div_ceil(8) as usize {

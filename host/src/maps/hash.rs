@@ -215,7 +215,9 @@ impl HashIndex {
     fn holds(&self, place: u32, key: &[u64]) -> bool {
         let at = place as usize * self.key_words;
         match self.keys.get(at..at + self.key_words) {
-            Some(words) => words.len() == key.len() && words.iter().zip(key).all(|(w, k)| w.load(Relaxed) == *k),
+            Some(words) => {
+                words.len() == key.len() && words.iter().zip(key).all(|(w, k)| w.load(Relaxed) == *k)
+            }
             None => false,
         }
     }

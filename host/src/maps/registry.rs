@@ -174,10 +174,19 @@ impl MapRegistry {
     }
 
     fn make(&self, decl: &MapDecl, live: &Live, made: &HashMap<Key, Arc<Map>>) -> Result<Arc<Map>> {
-        let fresh = made.iter().filter(|(key, _)| !live.contains_key(key)).map(|(_, m)| m.memory_bytes()).sum::<u64>();
+        let fresh = made
+            .iter()
+            .filter(|(key, _)| !live.contains_key(key))
+            .map(|(_, m)| m.memory_bytes())
+            .sum::<u64>();
         let (need, used) = (memory_bytes(decl, check(decl)?), used(live) + fresh);
         if need > self.limit.saturating_sub(used) {
-            let text = format!("map {}: {} takes {need} bytes; {used} of {} are in use", decl.name, shape(decl), self.limit);
+            let text = format!(
+                "map {}: {} takes {need} bytes; {used} of {} are in use",
+                decl.name,
+                shape(decl),
+                self.limit
+            );
             return Err(Error::new(ErrorKind::MapLimit, text));
         }
         Map::new(&self.engine, decl).map(Arc::new)

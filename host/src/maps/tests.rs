@@ -3,7 +3,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 fn decl(name: &str, kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> MapDecl {
-    MapDecl { name: name.into(), kind, key_size, value_size, max_entries, flags: 0, read_only: false, init: Vec::new() }
+    MapDecl {
+        name: name.into(),
+        kind,
+        key_size,
+        value_size,
+        max_entries,
+        flags: 0,
+        read_only: false,
+        init: Vec::new(),
+    }
 }
 
 fn map(kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> Map {
@@ -20,11 +29,15 @@ enum Step {
 
 /// Keys and values are the given numbers, repeated over their bytes.
 fn run(map: &Map, steps: &[Step]) {
-    let key = |k: &u32| -> Vec<u8> { k.to_le_bytes().into_iter().cycle().take(map.decl.key_size as usize).collect() };
+    let key = |k: &u32| -> Vec<u8> {
+        k.to_le_bytes().into_iter().cycle().take(map.decl.key_size as usize).collect()
+    };
     let value = |v: &u8| vec![*v; map.decl.value_size as usize];
     for (i, step) in steps.iter().enumerate() {
         match step {
-            Step::Update(k, v, flags, want) => assert_eq!(map.update(&key(k), &value(v), *flags), *want, "step {i}"),
+            Step::Update(k, v, flags, want) => {
+                assert_eq!(map.update(&key(k), &value(v), *flags), *want, "step {i}")
+            }
             Step::Delete(k, want) => assert_eq!(map.delete(&key(k)), *want, "step {i}"),
             Step::Lookup(k, want) => assert_eq!(map.lookup(&key(k)), want.as_ref().map(value), "step {i}"),
             Step::Len(want) => assert_eq!(map.len(), *want, "step {i}"),
@@ -102,7 +115,9 @@ fn wrong_sizes_are_refused() {
     assert_eq!(m.delete(&[0; 9]), Err(Errno::INVAL));
     assert_eq!(m.lookup(&[0; 9]), None);
     let bad = |d: MapDecl| Map::new(Engine::global().unwrap(), &d).unwrap_err().kind();
-    for (k, v, n) in [(0, 8, 1), (513, 8, 1), (8, 0, 1), (8, 8, 0), (8, (1 << 20) + 1, 1), (8, 1 << 20, 1 << 20)] {
+    for (k, v, n) in
+        [(0, 8, 1), (513, 8, 1), (8, 0, 1), (8, 8, 0), (8, (1 << 20) + 1, 1), (8, 1 << 20, 1 << 20)]
+    {
         assert_eq!(bad(decl("m", MapKind::Hash, k, v, n)), ErrorKind::BadMap, "{k} {v} {n}");
     }
     assert_eq!(bad(decl("m", MapKind::Array, 8, 8, 1)), ErrorKind::BadMap);
@@ -237,9 +252,11 @@ fn owner(policy: &str, communicator: u64) -> Owner {
 fn scopes_decide_who_shares() {
     let reg = registry();
     let hash = decl("h", MapKind::Hash, 4, 8, 16);
-    for (scope, same_policy, same_comm, neither) in
-        [(Scope::Process, true, true, true), (Scope::Policy, true, false, false), (Scope::Communicator, false, true, false)]
-    {
+    for (scope, same_policy, same_comm, neither) in [
+        (Scope::Process, true, true, true),
+        (Scope::Policy, true, false, false),
+        (Scope::Communicator, false, true, false),
+    ] {
         let rules = ScopeRules { by_name: [("h".to_string(), scope)].into(), ..ScopeRules::default() };
         let get = |p, c| reg.resolve(std::slice::from_ref(&hash), &rules, &owner(p, c)).unwrap();
         let base = get("a", 1);
@@ -288,7 +305,9 @@ fn global_data_belongs_to_its_policy() {
     first.at(0).unwrap().update(&[0; 4], &[7; 12], 0).unwrap();
 
     // Same size: .data survives, .rodata is taken from the new object.
-    let second = reg.resolve(&[global(".data", false, &[3; 12]), global(".rodata", true, &[4; 4])], &rules, &a).unwrap();
+    let second = reg
+        .resolve(&[global(".data", false, &[3; 12]), global(".rodata", true, &[4; 4])], &rules, &a)
+        .unwrap();
     assert_eq!((read(&second, 0), read(&second, 1)), (vec![7; 12], vec![4; 4]));
     assert_eq!(read(&first, 1), vec![2; 4]);
     // Another size starts anew; so does another policy.
