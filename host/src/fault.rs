@@ -2,8 +2,8 @@
 //! the fault is counted, and the instance stays usable.
 
 use ringfence_translator::SourceLine;
+use ringfence_translator::isa::Pc;
 use std::fmt;
-use std::sync::Arc;
 
 /// Why a call ended without a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +21,29 @@ pub enum Fault {
 pub struct Trap {
     /// What the sandbox objected to.
     pub code: TrapCode,
-    /// Line of the policy's source, where the object has line info.
-    pub line: Option<Arc<SourceLine>>,
+    /// The instruction that trapped.
+    pub place: Option<Box<Place>>,
+}
+
+/// An instruction of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Name of the function.
+    pub func: String,
+    /// Slot from the program's start.
+    pub pc: Pc,
+    /// Line of the source, where the object has line info.
+    pub line: Option<SourceLine>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.func, self.pc)?;
+        match &self.line {
+            Some(l) => write!(f, " ({}:{})", l.file, l.line),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Reason of a [`Trap`].
@@ -83,10 +104,7 @@ impl fmt::Display for Fault {
             Fault::Host(why) => write!(f, "host: {why}"),
             Fault::Trap(t) => {
                 write!(f, "trap: {}", t.code.name())?;
-                match &t.line {
-                    Some(l) => write!(f, " at {}:{}", l.file, l.line),
-                    None => Ok(()),
-                }
+                t.place.as_ref().map_or(Ok(()), |place| write!(f, " at {place}"))
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::metrics::{Counters, Snapshot};
 use crate::policy::{PolicyModule, Words};
 use ringfence_translator::wasm::layout::{self, CTX_BASE, CTX_MAX, CTX_PTR};
 use std::sync::Arc;
-use wasmtime::{Extern, Memory, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};
+use wasmtime::{Extern, ExternType, ImportType, Memory, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};
 
 mod context;
 mod helpers;
@@ -232,8 +232,8 @@ impl Instance {
         }
         let frame = error.downcast_ref::<wasmtime::WasmBacktrace>().and_then(|b| b.frames().first());
         let offset = frame.and_then(|f| f.module_offset());
-        let line = offset.and_then(|o| self.policy.line_at(u32::try_from(o).ok()?));
-        Fault::Trap(Trap { code: TrapCode::from_wasmtime(*trap), line })
+        let place = offset.and_then(|o| self.policy.place(o)).map(Box::new);
+        Fault::Trap(Trap { code: TrapCode::from_wasmtime(*trap), place })
     }
 }
 
@@ -271,17 +271,17 @@ fn check_maps(policy: &PolicyModule, maps: &MapSet) -> Result<(), String> {
 
 /// What the module imports, in its order.
 fn imports(store: &mut Store<Data>, policy: &PolicyModule) -> Result<Vec<Extern>, String> {
-    let wanted = policy.module().imports().map(|i| (i.module(), i.name()));
-    wanted
-        .map(|(module, name)| import(store, module, name).ok_or(format!("it imports {module}.{name}")))
-        .collect()
+    let wanted = policy.module().imports();
+    wanted.map(|i| import(store, &i).ok_or(format!("it imports {}.{}", i.module(), i.name()))).collect()
 }
 
-fn import(store: &mut Store<Data>, module: &str, name: &str) -> Option<Extern> {
-    let number: u32 = name.parse().ok()?;
-    match module {
-        layout::MAP_MODULE => Some(store.data().maps.at(number as usize)?.bytes().memory().clone().into()),
-        layout::HELPER_MODULE => helpers::import(store, number),
+fn import(store: &mut Store<Data>, wanted: &ImportType<'_>) -> Option<Extern> {
+    let number: u32 = wanted.name().parse().ok()?;
+    match (wanted.module(), wanted.ty()) {
+        (layout::MAP_MODULE, ExternType::Memory(_)) => {
+            Some(store.data().maps.at(number as usize)?.bytes().memory().clone().into())
+        }
+        (layout::HELPER_MODULE, ExternType::Func(ty)) => helpers::import(store, number, ty.params().len()),
         _ => None,
     }
 }

@@ -19,6 +19,7 @@ pub mod maps;
 pub mod memory;
 pub mod metrics;
 pub mod policy;
+pub mod raw;
 mod reload;
 
 pub use decision::{Algo, Applied, CommInfo, CostTable, Costs, Decision, Proto, TunerInput};

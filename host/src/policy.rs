@@ -2,12 +2,14 @@
 
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fault::Place;
 use crate::hooks::Hook;
 use crate::metrics::Metrics;
-use ringfence_translator::wasm::layout;
-use ringfence_translator::{Env, MapDecl, SourceLine};
+use ringfence_translator::wasm::{UnverifiedModule, WasmModule, layout};
+use ringfence_translator::{Env, MapDecl};
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// SHA-256 of what decides a policy's behaviour.
@@ -46,10 +48,12 @@ impl fmt::Debug for ContentHash {
 pub(crate) struct Words(pub(crate) u64);
 
 impl Words {
-    /// The words that byte `offset..offset + size` touches.
-    pub(crate) fn of(offset: u32, size: u32) -> Words {
-        let (first, last) = (offset / 8, (offset + size.max(1) - 1) / 8);
-        Words((first..=last.min(63)).fold(0, |w, i| w | 1 << i))
+    /// The words that these bytes touch, up to byte 511.
+    fn of(bytes: &Range<u32>) -> Words {
+        Words((bytes.start / 8..bytes.end.div_ceil(8)).filter(|i| *i < 64).fold(0, |w, i| w | 1 << i))
+    }
+    const fn and(self, other: Words) -> Words {
+        Words(self.0 | other.0)
     }
     #[inline]
     pub(crate) const fn has(self, word: u32) -> bool {
@@ -61,19 +65,52 @@ impl Words {
     }
 }
 
-/// Wasm offsets with their source lines, ordered.
-pub(crate) type Lines = Vec<(u32, Arc<SourceLine>)>;
+/// A translated program of either kind. The plugin only ever makes the first.
+pub(crate) enum Code {
+    Verified(WasmModule),
+    /// For [`raw`](crate::raw) alone.
+    Unverified(UnverifiedModule, Arc<Env>),
+}
 
-/// What the host takes from a translated module.
-pub(crate) struct ModuleParts<'a> {
-    pub(crate) wasm: &'a [u8],
-    pub(crate) name: String,
-    pub(crate) section: String,
-    pub(crate) env: Arc<Env>,
-    pub(crate) maps: Vec<MapDecl>,
-    /// Words of the context that the policy may read.
-    pub(crate) reads: Words,
-    pub(crate) lines: Lines,
+impl Code {
+    fn wasm(&self) -> &[u8] {
+        match self {
+            Code::Verified(m) => m.bytes(),
+            Code::Unverified(m, _) => m.bytes(),
+        }
+    }
+    fn maps(&self) -> &[MapDecl] {
+        match self {
+            Code::Verified(m) => m.maps(),
+            Code::Unverified(m, _) => m.maps(),
+        }
+    }
+    fn name(&self) -> &str {
+        match self {
+            Code::Verified(m) => m.name(),
+            Code::Unverified(m, _) => m.name(),
+        }
+    }
+    fn env(&self) -> &Env {
+        match self {
+            Code::Verified(m) => m.env(),
+            Code::Unverified(_, env) => env,
+        }
+    }
+    /// Words of the context that the program may read; all, where nobody knows.
+    fn reads(&self) -> Words {
+        match self {
+            Code::Verified(m) => m.ctx_reads().iter().fold(Words::default(), |w, r| w.and(Words::of(r))),
+            Code::Unverified(..) => Words(u64::MAX),
+        }
+    }
+    fn place(&self, wasm_offset: usize) -> Option<Place> {
+        let at = match self {
+            Code::Verified(m) => m.source_at(wasm_offset),
+            Code::Unverified(m, _) => m.source_at(wasm_offset),
+        }?;
+        Some(Place { func: at.func.to_string(), pc: at.pc, line: at.line.cloned() })
+    }
 }
 
 /// A policy as machine code. Cheap to clone.
@@ -83,48 +120,54 @@ pub struct PolicyModule(Arc<Inner>);
 struct Inner {
     module: wasmtime::Module,
     engine: Engine,
-    name: String,
-    section: String,
     hook: Hook,
-    env: Arc<Env>,
-    maps: Vec<MapDecl>,
+    code: Code,
     reads: Words,
-    lines: Lines,
     hash: ContentHash,
     metrics: Metrics,
 }
 
 impl PolicyModule {
-    pub(crate) fn from_parts(engine: &Engine, parts: ModuleParts<'_>) -> Result<PolicyModule> {
-        let unknown = || {
-            Error::new(ErrorKind::Module, format!("{}: no hook is called {:?}", parts.name, parts.env.hook))
-        };
-        let hook = Hook::parse(parts.env.hook).ok_or_else(unknown)?;
-        let module = engine.compile(parts.wasm)?;
-        check_exports(&module)
-            .map_err(|why| Error::new(ErrorKind::Module, format!("{}: {why}", parts.name)))?;
+    /// Compiles a translated policy to machine code: 1 ms for 40 Wasm instructions, 10 ms for 5000. The hook is the one whose
+    /// environment the policy was verified against.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Compile`], also where memory may not be made executable; [`ErrorKind::Module`] for an environment
+    /// that is no hook of this host.
+    pub fn compile(engine: &Engine, module: WasmModule) -> Result<PolicyModule> {
+        PolicyModule::from_code(engine, Code::Verified(module))
+    }
+
+    pub(crate) fn from_code(engine: &Engine, code: Code) -> Result<PolicyModule> {
+        let failed =
+            |why: &dyn fmt::Display| Error::new(ErrorKind::Module, format!("{}: {why}", code.name()));
+        let name = code.env().hook;
+        let hook = Hook::parse(name).ok_or_else(|| failed(&format_args!("no hook is called {name:?}")))?;
+        let module = engine.compile(code.wasm())?;
+        check_exports(&module).map_err(|why| failed(&why))?;
+        let (hash, reads) = (content_hash(hook, &code), code.reads());
+        let engine = engine.clone();
         Ok(PolicyModule(Arc::new(Inner {
             module,
-            engine: engine.clone(),
+            engine,
             hook,
-            hash: content_hash(hook, parts.wasm, &parts.maps),
-            name: parts.name,
-            section: parts.section,
-            env: parts.env,
-            maps: parts.maps,
-            reads: parts.reads,
-            lines: parts.lines,
+            code,
+            reads,
+            hash,
             metrics: Metrics::default(),
         })))
     }
 
     /// Name of the entry function.
     pub fn name(&self) -> &str {
-        &self.0.name
+        self.0.code.name()
     }
-    /// ELF section of the entry function.
+    /// ELF section of the entry function; empty for raw code.
     pub fn section(&self) -> &str {
-        &self.0.section
+        match &self.0.code {
+            Code::Verified(m) => m.section(),
+            Code::Unverified(..) => "",
+        }
     }
     /// Where the policy stands.
     pub fn hook(&self) -> Hook {
@@ -132,11 +175,11 @@ impl PolicyModule {
     }
     /// The environment that it was verified against.
     pub fn env(&self) -> &Env {
-        &self.0.env
+        self.0.code.env()
     }
     /// Maps that it declares, in the order of its memories.
     pub fn maps(&self) -> &[MapDecl] {
-        &self.0.maps
+        self.0.code.maps()
     }
     /// Hash of code, hook, maps and initial data: equal hashes decide equally.
     pub fn hash(&self) -> ContentHash {
@@ -157,17 +200,15 @@ impl PolicyModule {
         self.0.reads
     }
 
-    /// Source line of a Wasm offset.
-    pub(crate) fn line_at(&self, offset: u32) -> Option<Arc<SourceLine>> {
-        let lines = &self.0.lines;
-        let i = lines.partition_point(|(at, _)| *at <= offset).checked_sub(1)?;
-        Some(lines[i].1.clone())
+    /// Where the code at a Wasm offset came from.
+    pub(crate) fn place(&self, wasm_offset: usize) -> Option<Place> {
+        self.0.code.place(wasm_offset)
     }
 }
 
 impl fmt::Debug for PolicyModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PolicyModule({} {} {})", self.0.hook, self.0.name, self.0.hash.short())
+        write!(f, "PolicyModule({} {} {})", self.0.hook, self.name(), self.0.hash.short())
     }
 }
 
@@ -184,7 +225,7 @@ fn check_exports(module: &wasmtime::Module) -> Result<(), String> {
     }
 }
 
-fn content_hash(hook: Hook, wasm: &[u8], maps: &[MapDecl]) -> ContentHash {
+fn content_hash(hook: Hook, code: &Code) -> ContentHash {
     let mut sha = Sha256::new();
     let mut part = |bytes: &[u8]| {
         // Lengths keep adjacent parts apart.
@@ -192,8 +233,8 @@ fn content_hash(hook: Hook, wasm: &[u8], maps: &[MapDecl]) -> ContentHash {
         sha.update(bytes);
     };
     part(hook.name().as_bytes());
-    part(wasm);
-    for m in maps {
+    part(code.wasm());
+    for m in code.maps() {
         part(m.name.as_bytes());
         part(
             format!("{:?}", (m.kind, m.key_size, m.value_size, m.max_entries, m.flags, m.read_only))

@@ -12,22 +12,40 @@ use wasmtime::{Caller, Extern, Func, Store};
 /// Words of key and value up to which a map helper costs no more than the call itself.
 const FREE_WORDS: u64 = 16;
 
-/// The helper of that number, bound to a store.
-pub(super) fn import(store: &mut Store<Data>, id: u32) -> Option<Extern> {
-    let func = match id {
-        helper::MAP_LOOKUP_ELEM => {
-            Func::wrap(store, |c: Caller<'_, Data>, map: i64, key: i64| lookup(c.data(), map, key))
+/// What a helper gets: the caller and its arguments.
+type Ctx<'a> = Caller<'a, Data>;
+
+/// The helper of that number, bound to a store. Verified programs import it with its own arguments, unverified ones with all
+/// five registers.
+pub(super) fn import(store: &mut Store<Data>, id: u32, params: usize) -> Option<Extern> {
+    let func = match (id, params) {
+        (helper::MAP_LOOKUP_ELEM, 2) => {
+            Func::wrap(store, |c: Ctx<'_>, map: i64, key: i64| lookup(c.data(), map, key))
         }
-        helper::MAP_UPDATE_ELEM => Func::wrap(store, update),
-        helper::MAP_DELETE_ELEM => {
-            Func::wrap(store, |c: Caller<'_, Data>, map: i64, key: i64| delete(c.data(), map, key))
+        (helper::MAP_UPDATE_ELEM, 4) => Func::wrap(store, update),
+        (helper::MAP_DELETE_ELEM, 2) => {
+            Func::wrap(store, |c: Ctx<'_>, map: i64, key: i64| delete(c.data(), map, key))
         }
-        helper::KTIME_GET_NS => Func::wrap(store, || monotonic_ns() as i64),
-        helper::GET_PRANDOM_U32 => Func::wrap(store, |mut c: Caller<'_, Data>| random(c.data_mut())),
-        helper::GET_SMP_PROCESSOR_ID => Func::wrap(store, || i64::from(current_cpu())),
+        (helper::KTIME_GET_NS, 0) => Func::wrap(store, || monotonic_ns() as i64),
+        (helper::GET_PRANDOM_U32, 0) => Func::wrap(store, |mut c: Ctx<'_>| random(c.data_mut())),
+        (helper::GET_SMP_PROCESSOR_ID, 0) => Func::wrap(store, || i64::from(current_cpu())),
+        (_, 5) => import_wide(store, id)?,
         _ => return None,
     };
     Some(func.into())
+}
+
+fn import_wide(store: &mut Store<Data>, id: u32) -> Option<Func> {
+    let run: fn(Ctx<'_>, [i64; 4]) -> i64 = match id {
+        helper::MAP_LOOKUP_ELEM => |c, [map, key, ..]| lookup(c.data(), map, key),
+        helper::MAP_UPDATE_ELEM => |c, [map, key, value, flags]| update(c, map, key, value, flags),
+        helper::MAP_DELETE_ELEM => |c, [map, key, ..]| delete(c.data(), map, key),
+        helper::KTIME_GET_NS => |_, _| monotonic_ns() as i64,
+        helper::GET_PRANDOM_U32 => |mut c, _| random(c.data_mut()),
+        helper::GET_SMP_PROCESSOR_ID => |_, _| i64::from(current_cpu()),
+        _ => return None,
+    };
+    Some(Func::wrap(store, move |c: Ctx<'_>, a: i64, b: i64, d: i64, e: i64, _: i64| run(c, [a, b, d, e])))
 }
 
 /// `map_lookup_elem`: pointer to the value, or null.
