@@ -13,7 +13,7 @@ pub enum Rights {
 }
 
 /// Is a value equal on all ranks of a communicator?
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RankLabel {
     /// Equal on all ranks.
     Uniform,

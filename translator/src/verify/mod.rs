@@ -1,11 +1,63 @@
 //! The verifier: path-sensitive abstract interpretation in the manner of Linux's.
+//!
+//! [`Verifier::verify`] turns a [`Program`] into a [`Verified`] one, or a [`Rejection`]. It works in two passes over the same
+//! transfer rules: `explore` searches all paths and leaves a certificate, `check` re-proves the certificate
+//! on its own and gathers a [`Fact`] per instruction. The parts:
+//!
+//! | file | what |
+//! |---|---|
+//! | `domain/` | abstract numbers: known bits and bounds, at 64 and 32 bits |
+//! | `value`, `stack`, `state` | abstract registers, stack bytes, frames; inclusion |
+//! | `transfer`, `mem`, `branch`, `call` | what each instruction demands and does |
+//! | `live` | what may be forgotten, so that paths meet again |
+//! | `explore`, `check` | the search, and the independent proof |
+//! | `explain` | refusals in words |
+//!
+//! A program is accepted only if on every path, whatever context, maps and helper results are: each register and
+//! stack byte is written before it is read; each access stays inside its context field, frame or map value, with the right to
+//! do it; pointers are not used as numbers where they would leak; and every path ends.
+//!
+//! ```
+//! use ringfence_translator::{Env, Program, RejectKind, verify::Verifier};
+//! use std::sync::Arc;
+//!
+//! let env = Arc::new(Env::generic(16));
+//! // r0 = *(u64 *)(r1 + 8); exit
+//! let good = Program::from_code("f", &[0x79, 0x10, 8, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+//! assert_eq!(Verifier::new(env.clone()).verify(good).unwrap().stats().insns, 2);
+//! // The same at offset 9 leaves the buffer.
+//! let bad = Program::from_code("f", &[0x79, 0x10, 9, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+//! assert_eq!(Verifier::new(env).verify(bad).unwrap_err().kind(), RejectKind::CtxOob);
+//! ```
+//!
+//! No other way leads to a [`Verified`]:
+//!
+//! ```compile_fail,E0451
+//! use ringfence_translator::{Env, Program, Verified, verify::Stats};
+//! fn forge(program: Program, env: std::sync::Arc<Env>) -> Verified {
+//!     Verified { program, facts: vec![], ctx_reads: vec![], env, stats: Stats::default() }
+//! }
+//! ```
 
+use crate::isa::Pc;
 use crate::program::Program;
 use std::sync::Arc;
 
+mod branch;
+mod call;
+mod check;
+mod domain;
 pub(crate) mod env;
+mod explain;
+mod explore;
 pub(crate) mod fact;
+mod live;
+mod mem;
 pub(crate) mod rejection;
+mod stack;
+mod state;
+mod transfer;
+mod value;
 
 pub use env::{ArgKind, CtxField, CtxLayout, Env, HelperSig, RankLabel, RetKind, ReturnRule, Rights};
 pub use fact::{Access, CallFact, Fact, Region, Ways};
@@ -26,6 +78,7 @@ pub struct Stats {
 pub struct Verified {
     program: Program,
     facts: Vec<Option<Fact>>,
+    ctx_reads: Vec<bool>,
     env: Arc<Env>,
     stats: Stats,
 }
@@ -35,20 +88,77 @@ impl Verified {
     pub fn program(&self) -> &Program {
         &self.program
     }
-    /// The environment that it was proved in.
+
+    /// The environment that it was proved in. It may run in no other.
     pub fn env(&self) -> &Arc<Env> {
         &self.env
     }
-    /// What was proved about the instruction at `pc`; `None` if it cannot be reached.
-    pub fn fact(&self, pc: crate::isa::Pc) -> Option<&Fact> {
+
+    /// What was proved of the instruction at `pc`; `None` where no path leads.
+    pub fn fact(&self, pc: Pc) -> Option<&Fact> {
         self.facts.get(pc.index())?.as_ref()
     }
+
     /// All facts, by slot.
     pub(crate) fn facts(&self) -> &[Option<Fact>] {
         &self.facts
     }
-    /// Work done by the verifier.
+
+    /// Work done.
     pub fn stats(&self) -> Stats {
         self.stats
+    }
+
+    /// For each of [`CtxLayout::fields`], in order: may the program, or a helper that it calls, read it?
+    /// Empty for a buffer. A host need not fill the fields that say no.
+    pub fn ctx_reads(&self) -> &[bool] {
+        &self.ctx_reads
+    }
+}
+
+/// Proves programs safe for one [`Env`].
+#[derive(Clone, Debug)]
+pub struct Verifier {
+    env: Arc<Env>,
+}
+
+/// What the rules need to know besides the state.
+pub(crate) struct Machine<'a> {
+    program: &'a Program,
+    env: &'a Env,
+    live: live::Live,
+    heads: explore::Heads,
+}
+
+impl<'a> Machine<'a> {
+    fn new(program: &'a Program, env: &'a Env) -> Machine<'a> {
+        Machine { program, env, live: live::Live::new(program, env), heads: explore::Heads::new(program) }
+    }
+}
+
+impl Verifier {
+    /// A verifier for that environment.
+    pub fn new(env: Arc<Env>) -> Verifier {
+        Verifier { env }
+    }
+
+    /// Proves that the program is safe.
+    ///
+    /// # Errors
+    /// The first refusal found, in the order of a depth-first walk that falls through before it jumps.
+    pub fn verify(&self, program: Program) -> Result<Verified, Rejection> {
+        let m = Machine::new(&program, &self.env);
+        let cert = explore::explore(&m)?;
+        let stats = Stats { insns: cert.visited, states: cert.nodes.len() as u64 };
+        let proof = match check::check(&m, &cert, |_, _| {}) {
+            Ok(proof) => proof,
+            Err(gap) => {
+                let why = format!("the second pass does not agree with the first: {}", gap.why);
+                let refusal = explain::Refusal::new(RejectKind::Internal, None, why);
+                return Err(m.reject(*refusal, gap.pc, stats));
+            }
+        };
+        let env = self.env.clone();
+        Ok(Verified { facts: proof.facts, ctx_reads: proof.ctx_reads, env, stats, program })
     }
 }

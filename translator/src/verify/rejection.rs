@@ -70,6 +70,8 @@ kinds! {
     BadReturn = "bad-return",
     /// A feature that is not offered (callbacks, ...).
     Unsupported = "unsupported",
+    /// The verifier contradicts itself: its second pass could not re-prove what the first found. A bug, please report it.
+    Internal = "internal",
 }
 
 impl fmt::Display for RejectKind {

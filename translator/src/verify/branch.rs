@@ -1,0 +1,147 @@
+//! Conditional jumps: which ways are possible, and what each way teaches.
+
+use super::Machine;
+use super::domain::Scalar;
+use super::explain::{Duty, refuse_reg};
+use super::rejection::RejectKind as K;
+use super::state::State;
+use super::transfer::{Flow, assume, within};
+use super::value::{Ptr, Value};
+use crate::isa::{Cond, Operand, Pc, Reg, Width};
+
+impl Machine<'_> {
+    /// Splits `state` at `if dst cond src goto target`; `src` comes with its value.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one instruction")]
+    pub(crate) fn branch(
+        &self,
+        state: &mut State,
+        width: Width,
+        cond: Cond,
+        dst: Reg,
+        src: (Operand, Value),
+        target: Pc,
+        next: Pc,
+    ) -> Duty<Flow> {
+        let (taken, fall) = match (self.read(state, dst)?, src.1) {
+            (Value::Num(a), Value::Num(b)) => {
+                let sides = |truth| assume(a.s, b.s, cond, truth, width);
+                split(state, dst, src.0, sides(true), sides(false))
+            }
+            (a, b) => self.pointer_branch(state, width, cond, (dst, a), (src.0, b))?,
+        };
+        Ok(match (taken, fall) {
+            // Both sides empty cannot be: then no concrete state reaches this place.
+            (None, false) => Flow::Exit,
+            (taken, fall) => {
+                Flow::Branch { taken: taken.map(|s| (target, s)), fall: fall.then_some(next) }
+            }
+        })
+    }
+
+    /// A comparison with at least one pointer: with null, or inside one object.
+    fn pointer_branch(
+        &self,
+        state: &mut State,
+        width: Width,
+        cond: Cond,
+        (dst, a): (Reg, Value),
+        (src, b): (Operand, Value),
+    ) -> Duty<(Option<State>, bool)> {
+        let equality = matches!(cond, Cond::Eq | Cond::Ne);
+        let zero = |v: &Value| matches!(v, Value::Num(n) if n.s.as_const() == Some(0));
+        match (a, b) {
+            _ if width == Width::W32 => {}
+            (Value::Ptr(p), z) | (z, Value::Ptr(p)) if equality && zero(&z) => {
+                return Ok(self.null_branch(state, cond, p));
+            }
+            (Value::MapObject(_), z) | (z, Value::MapObject(_)) if equality && zero(&z) => {
+                return Ok(decided(state, cond == Cond::Ne));
+            }
+            (Value::Ptr(p), Value::Ptr(q)) if p.home == q.home && !p.nullable && !q.nullable => {
+                let same = p.id == q.id && within(p.off) && within(q.off);
+                if same && ordered(cond) {
+                    return Ok(offset_branch(state, cond, (dst, p), (src, q)));
+                }
+                if equality {
+                    return Ok((Some(state.clone()), true));
+                }
+            }
+            _ => {}
+        }
+        let (x, y) = (self.describe(&a), self.describe(&b));
+        let wide = if width == Width::W32 { " in 32 bits" } else { "" };
+        refuse_reg(K::PointerCompare, dst, format!("comparison{wide} of {x} with {y}"))
+    }
+
+    fn null_branch(&self, state: &mut State, cond: Cond, p: Ptr) -> (Option<State>, bool) {
+        if !p.nullable {
+            return decided(state, cond == Cond::Ne);
+        }
+        let mut taken = state.clone();
+        taken.settle_null(p.id, cond == Cond::Eq);
+        state.settle_null(p.id, cond == Cond::Ne);
+        (Some(taken), true)
+    }
+}
+
+/// Unsigned order of addresses is signed order of offsets: addresses near an object do not wrap.
+fn ordered(cond: Cond) -> bool {
+    matches!(cond, Cond::Eq | Cond::Ne | Cond::Gt | Cond::Ge | Cond::Lt | Cond::Le)
+}
+
+fn offset_branch(
+    state: &mut State,
+    cond: Cond,
+    (dst, p): (Reg, Ptr),
+    (src, q): (Operand, Ptr),
+) -> (Option<State>, bool) {
+    let signed = match cond {
+        Cond::Gt => Cond::SGt,
+        Cond::Ge => Cond::SGe,
+        Cond::Lt => Cond::SLt,
+        Cond::Le => Cond::SLe,
+        other => other,
+    };
+    let sides = |truth| assume(p.off, q.off, signed, truth, Width::W64);
+    let apply = |s: &mut State, (x, y): (Scalar, Scalar)| {
+        if let Operand::Reg(r) = src {
+            s.set(r, Value::Ptr(Ptr { off: y, ..q }));
+        }
+        s.set(dst, Value::Ptr(Ptr { off: x, ..p }));
+    };
+    let taken = sides(true).map(|xy| {
+        let mut s = state.clone();
+        apply(&mut s, xy);
+        s
+    });
+    let fall = sides(false).map(|xy| apply(state, xy)).is_some();
+    (taken, fall)
+}
+
+/// Only one way is possible.
+fn decided(state: &State, taken: bool) -> (Option<State>, bool) {
+    if taken { (Some(state.clone()), false) } else { (None, true) }
+}
+
+/// The two states after a comparison of numbers; `None` where a side is impossible.
+fn split(
+    state: &mut State,
+    dst: Reg,
+    src: Operand,
+    yes: Option<(Scalar, Scalar)>,
+    no: Option<(Scalar, Scalar)>,
+) -> (Option<State>, bool) {
+    let learn = |s: &mut State, (x, y): (Scalar, Scalar)| {
+        if let Operand::Reg(r) = src {
+            s.refine(r, y);
+        }
+        s.refine(dst, x);
+    };
+    let taken = yes.map(|xy| {
+        let mut s = state.clone();
+        learn(&mut s, xy);
+        s
+    });
+    let fall = no.map(|xy| learn(state, xy)).is_some();
+    (taken, fall)
+}

@@ -1,0 +1,295 @@
+//! [`StackMem`]: the 512 bytes of a frame, byte by byte; [`ByteSet`], a set of those bytes.
+
+use super::domain::{Scalar, Tnum};
+use super::env::RankLabel;
+use super::value::{IdMap, Num, Value};
+use crate::limits::STACK_BYTES;
+use std::rc::Rc;
+
+/// A set of stack bytes; byte 0 is the lowest, at r10 - 512.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ByteSet([u64; 8]);
+
+impl ByteSet {
+    fn words(start: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
+        let end = (start + len).min(STACK_BYTES as usize);
+        let words = if start < end { start / 64..end.div_ceil(64) } else { 0..0 };
+        words.map(move |w| {
+            let (lo, hi) = (start.max(w * 64) - w * 64, end.min(w * 64 + 64) - w * 64);
+            (w, (u64::MAX >> (64 - (hi - lo))) << lo)
+        })
+    }
+
+    pub(crate) fn insert(&mut self, start: usize, len: usize) {
+        Self::words(start, len).for_each(|(w, m)| self.0[w] |= m);
+    }
+
+    pub(crate) fn remove(&mut self, start: usize, len: usize) {
+        Self::words(start, len).for_each(|(w, m)| self.0[w] &= !m);
+    }
+
+    pub(crate) fn contains(&self, start: usize, len: usize) -> bool {
+        Self::words(start, len).all(|(w, m)| self.0[w] & m == m)
+    }
+
+    pub(crate) fn intersects(&self, start: usize, len: usize) -> bool {
+        Self::words(start, len).any(|(w, m)| self.0[w] & m != 0)
+    }
+
+    pub(crate) fn is_subset(&self, other: &ByteSet) -> bool {
+        self.0.iter().zip(other.0).all(|(a, b)| a & !b == 0)
+    }
+
+    fn meet(&self, other: &ByteSet) -> ByteSet {
+        ByteSet(std::array::from_fn(|i| self.0[i] & other.0[i]))
+    }
+
+    /// From one bit per 4 bytes.
+    pub(crate) fn from_granules(g: u128) -> ByteSet {
+        let mut out = ByteSet::default();
+        for i in 0..128 {
+            if g >> i & 1 != 0 {
+                out.0[i / 16] |= 0xf << (i % 16 * 4);
+            }
+        }
+        out
+    }
+}
+
+/// A value that was stored whole.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Spill {
+    start: u16,
+    size: u8,
+    pub(crate) value: Rc<Value>,
+}
+
+impl Spill {
+    fn overlaps(&self, start: usize, len: usize) -> bool {
+        usize::from(self.start) < start + len && start < usize::from(self.start) + usize::from(self.size)
+    }
+}
+
+/// A frame's stack. Spilled bytes are initialised and not in `zero`; spills are ordered and do not overlap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct StackMem {
+    init: ByteSet,
+    zero: ByteSet,
+    /// Bytes whose content may differ between ranks.
+    local: ByteSet,
+    spills: Vec<Spill>,
+}
+
+/// Why bytes cannot be read as a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StackFault {
+    /// That byte (0 is the lowest) was never written.
+    Uninit(usize),
+    /// A part of a spilled pointer.
+    Pointer,
+}
+
+impl StackMem {
+    pub(crate) fn spills(&self) -> &[Spill] {
+        &self.spills
+    }
+
+    pub(crate) fn spills_mut(&mut self) -> &mut [Spill] {
+        &mut self.spills
+    }
+
+    /// Reads `size` bytes at `start`: a spilled value whole, or the number that the bytes make.
+    pub(crate) fn read(&self, start: usize, size: usize) -> Result<Value, StackFault> {
+        let first = self.spills.partition_point(|s| usize::from(s.start) + usize::from(s.size) <= start);
+        if let Some(s) = self.spills.get(first) {
+            if (usize::from(s.start), usize::from(s.size)) == (start, size) {
+                return Ok(*s.value);
+            }
+        }
+        self.check_numbers(start, size)?;
+        let bytes = (0..size).rev().fold(Tnum::constant(0), |t, i| {
+            let b = self.byte(start + i);
+            Tnum { value: t.value << 8 | b.value, mask: t.mask << 8 | b.mask }
+        });
+        Ok(Value::num(Scalar::from_tnum(bytes), self.label(start, size)))
+    }
+
+    /// All initialised, and no part of a pointer?
+    pub(crate) fn check_numbers(&self, start: usize, len: usize) -> Result<(), StackFault> {
+        if !self.init.contains(start, len) {
+            let at = (start..start + len).find(|&i| !self.init.contains(i, 1)).unwrap_or(start);
+            return Err(StackFault::Uninit(at));
+        }
+        match self.spills.iter().any(|s| s.overlaps(start, len) && s.value.is_pointer()) {
+            true => Err(StackFault::Pointer),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn label(&self, start: usize, len: usize) -> RankLabel {
+        if self.local.intersects(start, len) { RankLabel::RankLocal } else { RankLabel::Uniform }
+    }
+
+    fn byte(&self, at: usize) -> Tnum {
+        if self.zero.contains(at, 1) {
+            return Tnum::constant(0);
+        }
+        match self.spills.iter().find(|s| s.overlaps(at, 1)).map(|s| (s, &*s.value)) {
+            Some((s, Value::Num(n))) => n.s.tnum().rsh(8 * (at - usize::from(s.start)) as u32).truncate(8),
+            _ => Tnum::unknown(8),
+        }
+    }
+
+    /// Stores `value`, cut to `size` bytes, over what was there.
+    pub(crate) fn write(&mut self, start: usize, size: usize, value: &Value) {
+        self.forget(start, size, value.label());
+        self.init.insert(start, size);
+        if value.label() == RankLabel::Uniform {
+            self.local.remove(start, size);
+        }
+        let stored = match value {
+            Value::Num(n) => {
+                let s = n.s.zero_extend(8 * size as u32);
+                if s.as_const() == Some(0) {
+                    self.zero.insert(start, size);
+                    return;
+                }
+                let whole = size >= 4 && start % size == 0;
+                if !whole && s == Scalar::bits(8 * size as u32) {
+                    return;
+                }
+                Value::Num(Num { s, id: if s == n.s { n.id } else { 0 }, label: n.label })
+            }
+            other => *other,
+        };
+        let at = self.spills.partition_point(|s| usize::from(s.start) < start);
+        self.spills.insert(at, Spill { start: start as u16, size: size as u8, value: Rc::new(stored) });
+    }
+
+    /// A store of `size` bytes somewhere in `[start, start + len)`: what was known of these bytes may be gone,
+    /// and none becomes initialised.
+    pub(crate) fn write_somewhere(&mut self, start: usize, len: usize, value: &Value) {
+        let zeroes = matches!(value, Value::Num(n) if n.s.as_const() == Some(0));
+        let zero = self.zero;
+        self.forget(start, len, value.label());
+        if zeroes {
+            self.zero = zero;
+        }
+    }
+
+    /// Keeps only that the bytes are initialised, where they are.
+    pub(crate) fn forget(&mut self, start: usize, len: usize, label: RankLabel) {
+        self.spills.retain(|s| !s.overlaps(start, len));
+        self.zero.remove(start, len);
+        if label == RankLabel::RankLocal {
+            self.local.insert(start, len);
+        }
+    }
+
+    /// Drops dead bytes, and the numbers that nobody will look at (as one bit per 4 bytes). None if nothing changes.
+    pub(crate) fn cleaned(&self, live: u128, numbers: u128) -> Option<StackMem> {
+        let (live, numbers) = (ByteSet::from_granules(live), ByteSet::from_granules(numbers));
+        let wanted = |s: &Spill| {
+            let (start, size) = (usize::from(s.start), usize::from(s.size));
+            live.intersects(start, size) && (s.value.is_pointer() || numbers.intersects(start, size))
+        };
+        if self.init.is_subset(&live) && self.zero.is_subset(&numbers) && self.spills.iter().all(wanted) {
+            return None;
+        }
+        let mut keep = live;
+        let mut out = self.clone();
+        out.spills.retain(wanted);
+        for s in &out.spills {
+            keep.insert(usize::from(s.start), usize::from(s.size));
+        }
+        out.init = out.init.meet(&keep);
+        out.local = out.local.meet(&out.init);
+        out.zero = out.zero.meet(&out.init).meet(&numbers);
+        Some(out)
+    }
+
+    /// Is everything that `self` may hold in `other`? Bytes that are uninitialised there hold anything.
+    pub(crate) fn is_subset(&self, other: &StackMem, ids: &mut IdMap) -> bool {
+        if std::ptr::eq(self, other) && self.spills.iter().all(|s| self.same_ids(s, ids)) {
+            return true;
+        }
+        other.init.is_subset(&self.init)
+            && self.local.meet(&other.init).is_subset(&other.local)
+            && other.spills.iter().all(|s| {
+                self.read(s.start.into(), s.size.into()).is_ok_and(|v| v.is_subset(&s.value, ids))
+            })
+            && self.numbers_fit(other)
+    }
+
+    fn same_ids(&self, s: &Spill, ids: &mut IdMap) -> bool {
+        s.value.is_subset(&s.value, ids)
+    }
+
+    /// Bytes that are plain numbers there are numbers here, zero where zero there.
+    fn numbers_fit(&self, other: &StackMem) -> bool {
+        let mut plain = other.init;
+        for s in &other.spills {
+            plain.remove(s.start.into(), s.size.into());
+        }
+        let pointers = self.spills.iter().filter(|s| s.value.is_pointer());
+        let no_pointer = pointers.into_iter().all(|s| !plain.intersects(s.start.into(), s.size.into()));
+        no_pointer
+            && (other.zero.is_subset(&self.zero)
+                || (0..STACK_BYTES as usize)
+                    .filter(|&i| other.zero.contains(i, 1))
+                    .all(|i| self.byte(i) == Tnum::constant(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_sets_cross_words() {
+        let mut b = ByteSet::default();
+        b.insert(60, 8);
+        assert!(b.contains(60, 8) && !b.contains(59, 2) && !b.contains(67, 2) && b.intersects(67, 100));
+        b.remove(62, 2);
+        assert!(!b.contains(60, 8) && b.contains(64, 4));
+        b.insert(0, 512);
+        assert!(b.contains(0, 512) && b == ByteSet::from_granules(u128::MAX));
+        assert!(ByteSet::from_granules(1 << 127).contains(508, 4));
+    }
+
+    #[test]
+    fn bytes_are_read_as_they_were_written() {
+        let mut m = StackMem::default();
+        assert_eq!(m.read(0, 8), Err(StackFault::Uninit(0)));
+        m.write(0, 8, &Value::constant(0x1122_3344_5566_7788));
+        assert_eq!(m.read(0, 8), Ok(Value::constant(0x1122_3344_5566_7788)));
+        assert_eq!(m.read(2, 2), Ok(Value::constant(0x5566)));
+        assert_eq!(m.read(6, 4), Err(StackFault::Uninit(8)));
+        m.write(8, 4, &Value::constant(0));
+        assert_eq!(m.read(6, 4), Ok(Value::constant(0x1122)));
+        m.write(3, 1, &Value::constant(1));
+        assert_eq!(m.read(3, 1), Ok(Value::constant(1)));
+        let Ok(Value::Num(n)) = m.read(0, 8) else { panic!("a number") };
+        assert_eq!(n.s.tnum(), Tnum { value: 1 << 24, mask: !(0xff << 24) });
+    }
+
+    #[test]
+    fn a_pointer_is_read_whole_or_not_at_all() {
+        let mut m = StackMem::default();
+        let p = Value::pointer(super::super::value::Home::Ctx, 0);
+        m.write(8, 8, &p);
+        assert_eq!(m.read(8, 8), Ok(p));
+        assert_eq!(m.read(8, 4), Err(StackFault::Pointer));
+        m.write(12, 1, &Value::constant(0));
+        assert!(matches!(m.read(8, 8), Ok(Value::Num(_))));
+    }
+
+    #[test]
+    fn a_store_somewhere_initialises_nothing() {
+        let mut m = StackMem::default();
+        m.write(0, 8, &Value::constant(5));
+        m.write_somewhere(0, 16, &Value::constant(7));
+        assert!(m.read(0, 8).is_ok_and(|v| v != Value::constant(5)));
+        assert_eq!(m.read(8, 8), Err(StackFault::Uninit(8)));
+    }
+}

@@ -1,0 +1,283 @@
+//! [`State`]: all frames of the machine at one place; [`Frame`]: registers and stack of one call.
+//!
+//! Meaning: all concrete states whose registers and stack bytes lie in the values, with equal numbers where ids are
+//! equal. States share frames and stacks until written, so that a clone costs a few reference counts.
+
+use super::domain::Scalar;
+use super::env::{CtxLayout, Env};
+use super::live::LiveAt;
+use super::stack::StackMem;
+use super::value::{Home, IdMap, Num, Ptr, Value};
+use crate::isa::{Pc, Reg};
+use std::rc::Rc;
+
+/// r0 to r9; r10 is known.
+const REGS: usize = Reg::COUNT - 1;
+
+/// One call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Frame {
+    /// Where the caller goes on; 0 for the entry.
+    pub(crate) ret: Pc,
+    regs: [Value; REGS],
+    stack: Rc<StackMem>,
+}
+
+/// An abstract state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    /// The entry's frame first, the running one last; never empty.
+    frames: Vec<Rc<Frame>>,
+    /// Ids from here on are unused.
+    next_id: u32,
+}
+
+impl State {
+    /// On entry: r1 points to the context; r2 holds the size of a plain buffer.
+    pub(crate) fn entry(env: &Env) -> State {
+        let mut regs = [Value::Uninit; REGS];
+        regs[1] = Value::pointer(Home::Ctx, 0);
+        if let CtxLayout::Buffer { size } = env.ctx {
+            regs[2] = Value::constant(size.into());
+        }
+        let frame = Frame { ret: Pc(0), regs, stack: Rc::default() };
+        State { frames: vec![Rc::new(frame)], next_id: 1 }
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Index of the running frame.
+    pub(crate) fn current(&self) -> u8 {
+        (self.frames.len() - 1) as u8
+    }
+
+    /// Where each frame returns to, the entry's first: two states can only be compared if these agree.
+    pub(crate) fn same_calls(&self, other: &State) -> bool {
+        self.frames.len() == other.frames.len()
+            && self.frames.iter().zip(&other.frames).all(|(a, b)| a.ret == b.ret)
+    }
+
+    /// Return addresses of the running calls.
+    pub(crate) fn returns(&self) -> impl Iterator<Item = Pc> + '_ {
+        self.frames.iter().skip(1).map(|f| f.ret)
+    }
+
+    fn top(&self) -> &Frame {
+        &self.frames[self.frames.len() - 1]
+    }
+
+    fn top_mut(&mut self) -> &mut Frame {
+        let last = self.frames.len() - 1;
+        Rc::make_mut(&mut self.frames[last])
+    }
+
+    pub(crate) fn reg(&self, r: Reg) -> Value {
+        match self.top().regs.get(r.index()) {
+            Some(v) => *v,
+            None => Value::pointer(Home::Stack(self.current()), 0),
+        }
+    }
+
+    /// Sets a register; r10 has been ruled out by the caller.
+    pub(crate) fn set(&mut self, r: Reg, v: Value) {
+        if let Some(slot) = self.top_mut().regs.get_mut(r.index()) {
+            *slot = v;
+        }
+    }
+
+    pub(crate) fn stack(&self, frame: u8) -> Option<&StackMem> {
+        self.frames.get(usize::from(frame)).map(|f| &*f.stack)
+    }
+
+    pub(crate) fn stack_mut(&mut self, frame: u8) -> Option<&mut StackMem> {
+        let frame = self.frames.get_mut(usize::from(frame))?;
+        Some(Rc::make_mut(&mut Rc::make_mut(frame).stack))
+    }
+
+    pub(crate) fn fresh_id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    /// Gives a number an id, so that a copy about to be made stays linked with it. Constants need none.
+    pub(crate) fn linkable(&mut self, r: Reg) -> Value {
+        let mut v = self.reg(r);
+        if let Value::Num(n) = &mut v {
+            if n.id == 0 && n.s.as_const().is_none() {
+                n.id = self.fresh_id();
+                self.set(r, v);
+            }
+        }
+        v
+    }
+
+    /// Enters a callee: r1 to r5 are passed, the rest is uninitialised. The caller's frame keeps `across`,
+    /// what it will look at after the call.
+    pub(crate) fn push(&mut self, ret: Pc, across: &LiveAt) {
+        let mut regs = [Value::Uninit; REGS];
+        regs[1..=5].copy_from_slice(&self.top().regs[1..=5]);
+        self.clean_frame(self.frames.len() - 1, across);
+        self.frames.push(Rc::new(Frame { ret, regs, stack: Rc::default() }));
+    }
+
+    /// Leaves the running callee with r0; r1 to r5 are gone. Its return address; `None` in the entry's frame.
+    pub(crate) fn pop(&mut self) -> Option<Pc> {
+        if self.frames.len() == 1 {
+            return None;
+        }
+        let r0 = self.reg(Reg::R0);
+        let ret = self.frames.pop()?.ret;
+        self.clobber();
+        self.set(Reg::R0, r0);
+        Some(ret)
+    }
+
+    /// Forgets r0 to r5, as a call does.
+    pub(crate) fn clobber(&mut self) {
+        self.top_mut().regs[..6].fill(Value::Uninit);
+    }
+
+    /// Applies `f` to all values that `hit` selects.
+    fn update(&mut self, hit: impl Fn(&Value) -> bool, f: impl Fn(&mut Value)) {
+        for frame in &mut self.frames {
+            if frame.regs.iter().any(&hit) {
+                Rc::make_mut(frame).regs.iter_mut().filter(|v| hit(v)).for_each(&f);
+            }
+            if frame.stack.spills().iter().any(|s| hit(&s.value)) {
+                let stack = Rc::make_mut(&mut Rc::make_mut(frame).stack);
+                let spills = stack.spills_mut().iter_mut().filter(|s| hit(&s.value));
+                spills.for_each(|s| f(Rc::make_mut(&mut s.value)));
+            }
+        }
+    }
+
+    /// A number has been found to lie in `s`: so do all that are linked with it.
+    pub(crate) fn refine(&mut self, r: Reg, s: Scalar) {
+        let Value::Num(n) = self.reg(r) else { return };
+        if n.s == s {
+            return;
+        }
+        self.set(r, Value::Num(Num { s, ..n }));
+        if n.id != 0 {
+            let hit = |v: &Value| matches!(v, Value::Num(m) if m.id == n.id && m.s != s);
+            self.update(hit, |v| {
+                if let Value::Num(m) = v {
+                    m.s = s;
+                }
+            });
+        }
+    }
+
+    /// A pointer has been found to be null or not: so are all copies of it.
+    pub(crate) fn settle_null(&mut self, id: u32, is_null: bool) {
+        let hit = |v: &Value| matches!(v, Value::Ptr(p) if p.nullable && p.id == id);
+        self.update(hit, |v| {
+            if is_null {
+                *v = Value::constant(0);
+            } else if let Value::Ptr(p) = v {
+                p.nullable = false;
+            }
+        });
+    }
+
+    /// Forgets what the rest of the run cannot look at, and numbers the ids in order of appearance: equal
+    /// situations become equal states.
+    pub(crate) fn clean(&mut self, live: &LiveAt) {
+        self.clean_frame(self.frames.len() - 1, live);
+        self.renumber();
+    }
+
+    fn clean_frame(&mut self, at: usize, live: &LiveAt) {
+        let cleaned = |i: usize, v: &Value| match v {
+            _ if live.regs >> i & 1 == 0 => Some(Value::Uninit).filter(|u| u != v),
+            Value::Num(n) if live.numbers >> i & 1 == 0 => {
+                Some(Value::num(Scalar::unknown(), n.label)).filter(|u| u != v)
+            }
+            _ => None,
+        };
+        let frame = &self.frames[at];
+        if frame.regs.iter().enumerate().any(|(i, v)| cleaned(i, v).is_some()) {
+            let regs = &mut Rc::make_mut(&mut self.frames[at]).regs;
+            for (i, v) in regs.iter_mut().enumerate() {
+                *v = cleaned(i, v).unwrap_or(*v);
+            }
+        }
+        if let Some(stack) = self.frames[at].stack.cleaned(live.stack, live.stack_numbers) {
+            Rc::make_mut(&mut self.frames[at]).stack = Rc::new(stack);
+        }
+    }
+
+    fn renumber(&mut self) {
+        let mut seen: Vec<(u32, u32)> = Vec::new();
+        let mut next = 1;
+        self.each_value(|v| {
+            let id = match v {
+                Value::Num(n) => n.id,
+                Value::Ptr(p) => p.id,
+                _ => 0,
+            };
+            if id != 0 {
+                match seen.iter_mut().find(|(k, _)| *k == id) {
+                    Some((_, count)) => *count += 1,
+                    None => seen.push((id, 1)),
+                }
+            }
+        });
+        let mut map: Vec<(u32, u32)> = Vec::new();
+        let mut pointers = Vec::new();
+        self.each_value(|v| {
+            if let Value::Ptr(p) = v {
+                pointers.push(p.id);
+            }
+        });
+        for (id, count) in seen {
+            // A number that is linked with nothing needs no id; a pointer's id also names its object.
+            let to = if count > 1 || pointers.contains(&id) { next } else { 0 };
+            next += u32::from(to != 0);
+            map.push((id, to));
+        }
+        if map.iter().any(|(from, to)| from != to) {
+            let to = |id: u32| map.iter().find(|(k, _)| *k == id).map_or(id, |(_, t)| *t);
+            let hit = |v: &Value| match v {
+                Value::Num(n) => to(n.id) != n.id,
+                Value::Ptr(p) => to(p.id) != p.id,
+                _ => false,
+            };
+            self.update(hit, |v| match v {
+                Value::Num(n) => n.id = to(n.id),
+                Value::Ptr(p) => p.id = to(p.id),
+                _ => {}
+            });
+        }
+        self.next_id = next;
+    }
+
+    fn each_value(&self, mut f: impl FnMut(&Value)) {
+        for frame in &self.frames {
+            frame.regs.iter().for_each(&mut f);
+            frame.stack.spills().iter().for_each(|s| f(&s.value));
+        }
+    }
+
+    /// Is every concrete state of `self` one of `other`? (True only if so.)
+    pub(crate) fn is_subset(&self, other: &State) -> bool {
+        let mut ids = IdMap::default();
+        self.same_calls(other)
+            && self.frames.iter().zip(&other.frames).rev().all(|(a, b)| {
+                a.regs.iter().zip(&b.regs).all(|(x, y)| x.is_subset(y, &mut ids))
+                    && a.stack.is_subset(&b.stack, &mut ids)
+            })
+    }
+
+    /// Does a spilled or passed value point into that frame's stack?
+    pub(crate) fn points_into(v: &Value, frame: u8) -> bool {
+        matches!(v, Value::Ptr(Ptr { home: Home::Stack(f), .. }) if *f == frame)
+    }
+
+    /// r0 to r9 of the running frame.
+    pub(crate) fn regs(&self) -> &[Value] {
+        &self.top().regs
+    }
+}

@@ -1,0 +1,142 @@
+//! [`Value`]: what is known of a register or a spilled stack slot; [`IdMap`] carries links between values
+//! from one state to another.
+
+use super::domain::Scalar;
+use super::env::RankLabel;
+use crate::isa::MapIdx;
+
+/// Memory that a pointer points into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Home {
+    /// The context.
+    Ctx,
+    /// The stack of that frame, counted from the entry's; offsets are relative to that frame's r10.
+    Stack(u8),
+    /// A value of that map.
+    Map(MapIdx),
+}
+
+/// A number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Num {
+    pub(crate) s: Scalar,
+    /// Values with the same id, other than 0, are equal: what one learns, all learn.
+    pub(crate) id: u32,
+    /// May ranks disagree on it? Carried along, enforced elsewhere.
+    pub(crate) label: RankLabel,
+}
+
+impl Num {
+    pub(crate) fn new(s: Scalar, label: RankLabel) -> Num {
+        Num { s, id: 0, label }
+    }
+}
+
+/// A pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ptr {
+    pub(crate) home: Home,
+    /// Bytes from the start of the home, as a signed number.
+    pub(crate) off: Scalar,
+    /// Pointers to one home with the same id point into the same object; 0 for homes that are one object.
+    pub(crate) id: u32,
+    /// May be null; then `off` is 0.
+    pub(crate) nullable: bool,
+}
+
+/// What a register or a spilled slot may hold. `Uninit` is the top of the order: nothing may be done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Value {
+    /// Anything; not readable.
+    Uninit,
+    /// A number.
+    Num(Num),
+    /// A pointer.
+    Ptr(Ptr),
+    /// A map object, as helpers take it.
+    MapObject(MapIdx),
+}
+
+impl Value {
+    pub(crate) fn constant(x: u64) -> Value {
+        Value::Num(Num::new(Scalar::constant(x), RankLabel::Uniform))
+    }
+
+    pub(crate) fn num(s: Scalar, label: RankLabel) -> Value {
+        Value::Num(Num::new(s, label))
+    }
+
+    /// A non-null pointer into a home that is one object.
+    pub(crate) fn pointer(home: Home, off: i64) -> Value {
+        Value::Ptr(Ptr { home, off: Scalar::constant(off as u64), id: 0, nullable: false })
+    }
+
+    pub(crate) fn is_pointer(&self) -> bool {
+        matches!(self, Value::Ptr(_) | Value::MapObject(_))
+    }
+
+    pub(crate) fn label(&self) -> RankLabel {
+        match self {
+            Value::Num(n) => n.label,
+            _ => RankLabel::Uniform,
+        }
+    }
+
+    /// Does everything that `self` may be lie in `other`? `ids` records which id of `other` stands for which of `self`.
+    pub(crate) fn is_subset(&self, other: &Value, ids: &mut IdMap) -> bool {
+        match (self, other) {
+            (_, Value::Uninit) => true,
+            (Value::Num(a), Value::Num(b)) => {
+                a.label <= b.label && a.s.is_subset(b.s) && (b.id == 0 || ids.bind(b.id, Link::of(a)))
+            }
+            (Value::Ptr(a), Value::Ptr(b)) => {
+                a.home == b.home
+                    && (b.nullable || !a.nullable)
+                    && a.off.is_subset(b.off)
+                    && ((a.id, b.id) == (0, 0) || (b.id != 0 && ids.bind(b.id, Link::Id(a.id))))
+            }
+            (Value::MapObject(a), Value::MapObject(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+/// What an id of one state is in another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// That id.
+    Id(u32),
+    /// Equal because it is this constant.
+    Constant(u64),
+    /// Linked to nothing else.
+    Free,
+}
+
+impl Link {
+    fn of(n: &Num) -> Link {
+        match n.s.as_const() {
+            Some(x) => Link::Constant(x),
+            None if n.id != 0 => Link::Id(n.id),
+            None => Link::Free,
+        }
+    }
+}
+
+/// A function from the ids of a kept state to those of a new one. It need not be injective: a
+/// new state may link more than the kept one promises, never less.
+#[derive(Default)]
+pub(crate) struct IdMap(Vec<(u32, Link)>);
+
+impl IdMap {
+    /// Binds `id` to `link`; false if it is bound to something else, or if two values that are
+    /// linked there are not linked here.
+    fn bind(&mut self, id: u32, link: Link) -> bool {
+        match self.0.iter().find(|(k, _)| *k == id) {
+            Some((_, known)) => *known == link && link != Link::Free,
+            None => {
+                self.0.push((id, link));
+                true
+            }
+        }
+    }
+}
