@@ -32,9 +32,7 @@ impl Machine<'_> {
         Ok(match (taken, fall) {
             // Both sides empty cannot be: then no concrete state reaches this place.
             (None, false) => Flow::Exit,
-            (taken, fall) => {
-                Flow::Branch { taken: taken.map(|s| (target, s)), fall: fall.then_some(next) }
-            }
+            (taken, fall) => Flow::Branch { taken: taken.map(|s| (target, s)), fall: fall.then_some(next) },
         })
     }
 

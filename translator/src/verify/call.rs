@@ -19,7 +19,8 @@ const CHANGE_MAP: [u32; 2] = [2, 3];
 impl Machine<'_> {
     pub(crate) fn call_helper(&self, state: &mut State, id: u32, out: &mut Outcome) -> Duty {
         let Some(sig) = self.env.helper(id) else {
-            let offered: Vec<String> = self.env.helpers.iter().map(|h| format!("{} {}", h.id, h.name)).collect();
+            let offered: Vec<String> =
+                self.env.helpers.iter().map(|h| format!("{} {}", h.id, h.name)).collect();
             let list = if offered.is_empty() { "none".to_string() } else { offered.join(", ") };
             return refuse(
                 K::UnknownHelper,
@@ -126,7 +127,11 @@ impl Machine<'_> {
         let v = self.read(state, Reg::R0)?;
         if state.depth() > 1 {
             if State::points_into(&v, state.current()) {
-                return refuse_reg(K::BadReturn, Reg::R0, "r0 points into the stack of the function that returns");
+                return refuse_reg(
+                    K::BadReturn,
+                    Reg::R0,
+                    "r0 points into the stack of the function that returns",
+                );
             }
             return Ok(state.pop().map_or(Flow::Exit, Flow::Next));
         }

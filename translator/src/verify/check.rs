@@ -96,7 +96,10 @@ impl<S: FnMut(Pc, &State)> Checker<'_, S> {
     fn covers(&self, to: u32, pc: Pc, state: &State, rank: u32) -> Result<(), Gap> {
         let Some(n) = self.nodes.get(to as usize) else { return gap(pc, "no such kept state") };
         if n.pc != pc || n.rank >= rank {
-            return gap(pc, "the kept state is of another place, or does not bring the path nearer to its end");
+            return gap(
+                pc,
+                "the kept state is of another place, or does not bring the path nearer to its end",
+            );
         }
         if !state.is_subset(&n.state) {
             return gap(pc, "the kept state does not include what comes here");

@@ -56,9 +56,15 @@ pub(crate) const HINT_WIDTH: &str =
 fn hint_for(kind: RejectKind) -> Option<&'static str> {
     use RejectKind as K;
     Some(match kind {
-        K::UninitRegister => "set the register on every path that leads here; a call leaves r1 to r5 undefined",
-        K::UninitStack => "initialise the variable, padding included, on every path (struct key k = {}; or memset)",
-        K::StackOob => "a frame has 512 bytes below r10; bound the index by a compare or a mask before this access",
+        K::UninitRegister => {
+            "set the register on every path that leads here; a call leaves r1 to r5 undefined"
+        }
+        K::UninitStack => {
+            "initialise the variable, padding included, on every path (struct key k = {}; or memset)"
+        }
+        K::StackOob => {
+            "a frame has 512 bytes below r10; bound the index by a compare or a mask before this access"
+        }
         K::CtxOob => "the context of this hook is smaller; is the program written for another hook?",
         K::CtxWrite => "inputs are read-only; write to the decision fields only, each with its full width",
         K::CtxField => HINT_WIDTH,
@@ -77,7 +83,9 @@ fn hint_for(kind: RejectKind) -> Option<&'static str> {
         K::FallsThrough => "end the function with exit or a jump",
         K::HelperArg => "look at the helper's signature: map, key, value, flags",
         K::Misaligned => "align the variable to its size",
-        K::BadReturn => "a frame's stack is gone after return; return a number, or let the caller pass a buffer",
+        K::BadReturn => {
+            "a frame's stack is gone after return; return a number, or let the caller pass a buffer"
+        }
         _ => return None,
     })
 }

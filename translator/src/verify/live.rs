@@ -199,11 +199,8 @@ impl Analysis<'_> {
                 regs[0] = if passed { Fp::Maybe } else { Fp::Not };
             }
             Insn::CallHelper { .. } | Insn::CallReg { .. } => regs[..6].fill(Fp::Not),
-            Insn::Neg { .. }
-            | Insn::Endian { .. }
-            | Insn::Jump { .. }
-            | Insn::JumpIf { .. }
-            | Insn::Exit => {}
+            Insn::Neg { .. } | Insn::Endian { .. } | Insn::Jump { .. } | Insn::JumpIf { .. } | Insn::Exit => {
+            }
         }
     }
 

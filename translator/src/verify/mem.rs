@@ -113,7 +113,11 @@ impl Machine<'_> {
         let p = match state.reg(ask.base) {
             Value::Ptr(p) => p,
             Value::Uninit => {
-                return refuse_reg(K::UninitRegister, ask.base, format!("{} is read before it is set", ask.base));
+                return refuse_reg(
+                    K::UninitRegister,
+                    ask.base,
+                    format!("{} is read before it is set", ask.base),
+                );
             }
             v => {
                 let what = format!("{} is {}, not a pointer to memory", ask.base, self.describe(&v));
@@ -132,7 +136,8 @@ impl Machine<'_> {
             Home::Ctx => self.in_ctx(&place, ask)?,
         }
         if ask.act == Act::Atomic && !off.tnum().is_aligned(ask.size.into()) {
-            return ask.refuse(K::Misaligned, format!("offset {} must be a multiple of {}", span(off), ask.size));
+            return ask
+                .refuse(K::Misaligned, format!("offset {} must be a multiple of {}", span(off), ask.size));
         }
         Ok(place)
     }
@@ -209,7 +214,8 @@ impl Machine<'_> {
             },
             Home::Map(m) => {
                 let map = self.map(m)?;
-                let known = if map.read_only && map.kind == MapKind::Global { table(map, place) } else { None };
+                let known =
+                    if map.read_only && map.kind == MapKind::Global { table(map, place) } else { None };
                 let label = if known.is_some() { RankLabel::Uniform } else { map_label(map) };
                 Ok(Value::num(known.unwrap_or(any), label))
             }
@@ -250,20 +256,33 @@ impl Machine<'_> {
         let reg = reg.unwrap_or(ask.base);
         let text = ask.text();
         let Home::Stack(f) = place.home else {
-            return refuse_reg(K::PointerLeak, reg, format!("{text}: {reg} is {what}; only numbers may be stored there"));
+            return refuse_reg(
+                K::PointerLeak,
+                reg,
+                format!("{text}: {reg} is {what}; only numbers may be stored there"),
+            );
         };
         if place.size != 8 {
-            return refuse_reg(K::PointerLeak, reg, format!("{text}: only a part of {reg}, {what}, is stored"));
+            return refuse_reg(
+                K::PointerLeak,
+                reg,
+                format!("{text}: only a part of {reg}, {what}, is stored"),
+            );
         }
         if !place.is_exact() {
             return refuse_reg(K::PointerLeak, reg, format!("{text}: {what} stored at a variable offset"));
         }
         if !place.off.tnum().is_aligned(8) {
-            return refuse_reg(K::Misaligned, reg, format!("{text}: {what} needs an offset that is a multiple of 8"));
+            return refuse_reg(
+                K::Misaligned,
+                reg,
+                format!("{text}: {what} needs an offset that is a multiple of 8"),
+            );
         }
         let outlives = (f + 1..=state.current()).any(|g| State::points_into(v, g));
         if outlives {
-            let why = format!("{text}: {reg} points into this call's stack, which its caller's stack outlives");
+            let why =
+                format!("{text}: {reg} points into this call's stack, which its caller's stack outlives");
             return refuse_reg(K::PointerLeak, reg, why);
         }
         Ok(())

@@ -215,9 +215,10 @@ impl StackMem {
         }
         other.init.is_subset(&self.init)
             && self.local.meet(&other.init).is_subset(&other.local)
-            && other.spills.iter().all(|s| {
-                self.read(s.start.into(), s.size.into()).is_ok_and(|v| v.is_subset(&s.value, ids))
-            })
+            && other
+                .spills
+                .iter()
+                .all(|s| self.read(s.start.into(), s.size.into()).is_ok_and(|v| v.is_subset(&s.value, ids)))
             && self.numbers_fit(other)
     }
 

@@ -42,10 +42,6 @@ impl Outcome {
         Outcome { flow: Flow::Next(pc), access: None, call: None, ctx_read: None }
     }
 
-    pub(crate) fn go(flow: Flow) -> Outcome {
-        Outcome { flow, ..Outcome::next(Pc(0)) }
-    }
-
     pub(crate) fn reads(&mut self, place: &Place) {
         if place.home == Home::Ctx {
             let (lo, hi) = place.reach();
@@ -92,7 +88,9 @@ impl Machine<'_> {
                 out.flow = self.branch(state, width, cond, dst, (src, other), target, next)?;
             }
             Insn::CallHelper { id } => self.call_helper(state, id, &mut out)?,
-            Insn::CallReg { .. } => return refuse(K::Unsupported, "calls through a register are not offered"),
+            Insn::CallReg { .. } => {
+                return refuse(K::Unsupported, "calls through a register are not offered");
+            }
             Insn::CallLocal { target } => out.flow = self.call_local(state, pc, target, next)?,
             Insn::Exit => out.flow = self.exit(state)?,
         }
@@ -221,7 +219,14 @@ impl Machine<'_> {
     }
 
     /// Arithmetic where at least one side is a pointer.
-    fn pointer_alu(&self, width: Width, op: AluOp, dst: Reg, src: Operand, ab: (Value, Value)) -> Duty<Value> {
+    fn pointer_alu(
+        &self,
+        width: Width,
+        op: AluOp,
+        dst: Reg,
+        src: Operand,
+        ab: (Value, Value),
+    ) -> Duty<Value> {
         let reg = match (ab.0.is_pointer(), src) {
             (false, Operand::Reg(r)) => r,
             _ => dst,

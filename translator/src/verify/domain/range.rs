@@ -52,7 +52,10 @@ impl Range {
     }
 
     pub(crate) fn is_subset(self, other: Range) -> bool {
-        other.umin <= self.umin && self.umax <= other.umax && other.smin <= self.smin && self.smax <= other.smax
+        other.umin <= self.umin
+            && self.umax <= other.umax
+            && other.smin <= self.smin
+            && self.smax <= other.smax
     }
 
     pub(crate) fn is_empty(self) -> bool {

@@ -291,12 +291,8 @@ impl<const W: u32> ScalarN<W> {
     }
 
     pub(crate) fn join(self, b: Self) -> Self {
-        ScalarN {
-            bits: self.bits.join(b.bits),
-            full: self.full.join(b.full),
-            half: self.half.join(b.half),
-        }
-        .synced_or_unknown()
+        ScalarN { bits: self.bits.join(b.bits), full: self.full.join(b.full), half: self.half.join(b.half) }
+            .synced_or_unknown()
     }
 
     #[cfg(test)]
@@ -402,7 +398,10 @@ impl<const W: u32> ScalarN<W> {
         let c = self.core().alu(op, b.core(), W);
         let mut out = ScalarN { bits: c.t, full: c.r, half: Range::full(Self::H) };
         // Of these the low half of the result depends on the low halves alone.
-        if matches!(op, AluOp::Add | AluOp::Sub | AluOp::Mul | AluOp::And | AluOp::Or | AluOp::Xor | AluOp::Mov) {
+        if matches!(
+            op,
+            AluOp::Add | AluOp::Sub | AluOp::Mul | AluOp::And | AluOp::Or | AluOp::Xor | AluOp::Mov
+        ) {
             let h = self.half_core().alu(op, b.half_core(), Self::H);
             out.half = h.r;
         }

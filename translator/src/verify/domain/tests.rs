@@ -230,7 +230,8 @@ impl Random {
     }
 
     fn number(&mut self) -> u64 {
-        const EDGES: [u64; 8] = [0, 1 << 31, 1 << 32, 1 << 63, u64::MAX, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64];
+        const EDGES: [u64; 8] =
+            [0, 1 << 31, 1 << 32, 1 << 63, u64::MAX, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64];
         let (r, k) = (self.next(), self.next() % 64);
         match r % 5 {
             0 => EDGES[(k % 8) as usize].wrapping_add(self.next() % 9).wrapping_sub(4),
@@ -285,7 +286,10 @@ fn random_64_bit_operations_hold_every_concrete_result() {
             assert!(swapped[1].contains(u64::from((x as u32).swap_bytes())));
             assert!(swapped[2].contains(x.swap_bytes()));
             for n in [8, 16, 32] {
-                assert!(a.sign_extend(n, Width::W64).contains(sext(x & ones(n), n) as u64), "{a:?} {x:#x} {n}");
+                assert!(
+                    a.sign_extend(n, Width::W64).contains(sext(x & ones(n), n) as u64),
+                    "{a:?} {x:#x} {n}"
+                );
                 assert!(a.zero_extend(n).contains(x & ones(n)), "{a:?} {x:#x} {n}");
             }
         }
