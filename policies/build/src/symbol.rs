@@ -57,7 +57,7 @@ mod tests {
             ("__udivti3", "f (a.rs:9) still calls `__udivti3`: BPF has no 128-bit arithmetic"),
             ("__adddf3", "f (a.rs:9) still calls `__adddf3`: BPF has no floating point"),
             (
-                "_ZN5other4plaidf17h0123456789abcdefE",
+                "_ZN5other6plaidf17h0123456789abcdefE",
                 "f (a.rs:9) still calls `other::plaidf`: it is in another crate",
             ),
         ];
