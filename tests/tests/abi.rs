@@ -35,16 +35,46 @@ macro_rules! layout {
 
 fn layouts() -> Vec<Row> {
     let mut rows = Vec::new();
-    layout!(rows, "CollContext" = CollContext {
-        n_bytes, comm_id, func, n_ranks, n_nodes, num_pipe_ops, reg_buff, num_algo, num_proto, max_channels,
-        available, n_nvl_domains, min_ranks_per_nvl_domain, max_ranks_per_nvl_domain, decision_algo, decision_proto,
-        decision_channels, _pad0, call_seq, cost_ns, _pad1,
-    });
+    layout!(
+        rows,
+        "CollContext" = CollContext {
+            n_bytes,
+            comm_id,
+            func,
+            n_ranks,
+            n_nodes,
+            num_pipe_ops,
+            reg_buff,
+            num_algo,
+            num_proto,
+            max_channels,
+            available,
+            n_nvl_domains,
+            min_ranks_per_nvl_domain,
+            max_ranks_per_nvl_domain,
+            decision_algo,
+            decision_proto,
+            decision_channels,
+            _pad0,
+            call_seq,
+            cost_ns,
+            _pad1,
+        }
+    );
     layout!(rows, "rf_telemetry_key" = TelemetryKey { func, n_nodes });
-    layout!(rows, "rf_telemetry" = Telemetry {
-        last_latency_ns, avg_latency_ns, p99_latency_ns, last_n_bytes, samples, recommended_channels,
-        applied_samples, reserved,
-    });
+    layout!(
+        rows,
+        "rf_telemetry" = Telemetry {
+            last_latency_ns,
+            avg_latency_ns,
+            p99_latency_ns,
+            last_n_bytes,
+            samples,
+            recommended_channels,
+            applied_samples,
+            reserved,
+        }
+    );
     layout!(rows, "rf_slo_config" = SloConfig { target_p99_ns, min_channels, max_channels, step, reserved });
     rows
 }
@@ -91,8 +121,10 @@ fn repo() -> PathBuf {
 fn evaluate(rows: &[Row]) -> Vec<u64> {
     let dir = tempfile::tempdir().unwrap();
     let (source, program) = (dir.path().join("abi.c"), dir.path().join("abi"));
-    let prints: String =
-        rows.iter().map(|(expr, _)| format!("\tprintf(\"%llu\\n\", (unsigned long long)({expr}));\n")).collect();
+    let prints: String = rows
+        .iter()
+        .map(|(expr, _)| format!("\tprintf(\"%llu\\n\", (unsigned long long)({expr}));\n"))
+        .collect();
     let text = format!(
         "#include \"ringfence.h\"\n#include <stddef.h>\n#include <stdio.h>\nint main(void)\n{{\n{prints}\treturn 0;\n}}\n"
     );
@@ -150,18 +182,28 @@ fn tables_are_complete() {
 
     // `packed` is of objects built for NCCLbpf, which bring their own header.
     let body = |module: &str| {
-        let start = rust.find(&format!("pub mod {module} {{")).unwrap_or_else(|| panic!("no module {module}"));
+        let start =
+            rust.find(&format!("pub mod {module} {{")).unwrap_or_else(|| panic!("no module {module}"));
         &rust[start..start + rust[start..].find("\n}").unwrap()]
     };
-    let prefixes =
-        [("func", "RF_FUNC_"), ("algo", "RF_ALGO_"), ("proto", "RF_PROTO_"), ("map_type", "BPF_MAP_TYPE_"), ("update", "BPF_")];
+    let prefixes = [
+        ("func", "RF_FUNC_"),
+        ("algo", "RF_ALGO_"),
+        ("proto", "RF_PROTO_"),
+        ("map_type", "BPF_MAP_TYPE_"),
+        ("update", "BPF_"),
+    ];
     for (module, prefix) in prefixes {
         for name in names(body(module), "pub const ") {
-            assert!(listed.contains(format!("{prefix}{name}").as_str()), "abi::{module}::{name} is not in the header");
+            assert!(
+                listed.contains(format!("{prefix}{name}").as_str()),
+                "abi::{module}::{name} is not in the header"
+            );
         }
     }
     let helpers = helpers();
-    let ids: BTreeSet<String> = names(body("helper"), "pub const ").iter().map(|n| n.to_lowercase()).collect();
+    let ids: BTreeSet<String> =
+        names(body("helper"), "pub const ").iter().map(|n| n.to_lowercase()).collect();
     let declared: BTreeSet<String> =
         helpers.iter().map(|(expr, _)| expr.trim_start_matches("(unsigned long)bpf_").to_owned()).collect();
     assert_eq!(ids, declared);
