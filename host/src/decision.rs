@@ -294,3 +294,131 @@ impl<'a> CostTable<'a> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How NCCL up to 2.30 picks: the smallest that is not negative, the first of equals.
+    fn pick_old(values: &[f32]) -> Option<usize> {
+        let mut best = None;
+        let mut least = f32::MAX;
+        for (i, v) in values.iter().enumerate() {
+            if *v >= 0.0 && *v < least {
+                (least, best) = (*v, Some(i));
+            }
+        }
+        best
+    }
+
+    /// How NCCL from 2.31 on picks among the entries that were available: the smallest, negative or not. Which of
+    /// equals is not known, so here the last.
+    fn pick_new(before: &[f32], values: &[f32]) -> Option<usize> {
+        let listed = (0..values.len()).filter(|i| before[*i] >= 0.0);
+        listed.reduce(|best, i| if values[i] <= values[best] { i } else { best })
+    }
+
+    fn random(seed: &mut u64) -> u64 {
+        *seed ^= *seed << 13;
+        *seed ^= *seed >> 7;
+        *seed ^= *seed << 17;
+        *seed
+    }
+
+    fn random_cost(seed: &mut u64) -> f32 {
+        match random(seed) % 8 {
+            0 | 1 => -1.0,
+            2 => 0.0,
+            3 => f32::NAN,
+            4 => -0.0,
+            5 => f32::INFINITY,
+            _ => (random(seed) % 1000) as f32 / 8.0,
+        }
+    }
+
+    /// Whatever the table and the wish: an applied route is what both generations of NCCL pick; entries that were not
+    /// available are bit for bit the same; nothing negative is written; a dropped route changes nothing.
+    #[test]
+    fn apply_keeps_its_promises() {
+        let mut seed = 7;
+        for _ in 0..50_000 {
+            let (algos, protos) = (1 + random(&mut seed) as u32 % 8, 1 + random(&mut seed) as u32 % 4);
+            let before: Vec<f32> = (0..algos * protos).map(|_| random_cost(&mut seed)).collect();
+            let mut after = before.clone();
+            let algo = Algo::ALL[random(&mut seed) as usize % 7];
+            let proto = Proto::ALL[random(&mut seed) as usize % 3];
+            let wish = Decision {
+                route: Some((algo, proto)),
+                channels: NonZeroU32::new(random(&mut seed) as u32 % 200),
+            };
+            let max = random(&mut seed) as u32 % 80;
+            let mut table = CostTable::new(&mut after, algos, protos).unwrap();
+            let available = table.costs().micros(algo, proto).is_some();
+            let applied = table.apply(wish, max);
+
+            assert_eq!(applied.route.is_some(), available);
+            for (b, a) in before.iter().zip(&after) {
+                assert!(
+                    if *b >= 0.0 { *a >= 0.0 } else { a.to_bits() == b.to_bits() },
+                    "{before:?} {after:?}"
+                );
+            }
+            match applied.route {
+                Some(route) => {
+                    let chosen = Some((algo.number() * protos + proto.number()) as usize);
+                    assert_eq!((route, pick_old(&after)), ((algo, proto), chosen));
+                    assert_eq!(pick_new(&before, &after), chosen);
+                }
+                None => assert!(before.iter().zip(&after).all(|(b, a)| b.to_bits() == a.to_bits())),
+            }
+            let want = wish.channels.map(|n| n.get().min(max.clamp(1, MAX_CHANNELS)));
+            assert_eq!(applied.channels.map(NonZeroU32::get), want);
+        }
+    }
+
+    #[test]
+    fn the_row_stride_is_nccls() {
+        // Four columns: Ring/LL is entry 4, not 3.
+        let mut values = vec![5.0; 8];
+        let mut table = CostTable::new(&mut values, 2, 4).unwrap();
+        assert_eq!(table.costs().available(), 0b111_111);
+        table.apply(Decision { route: Some((Algo::Ring, Proto::Ll)), channels: None }, 1);
+        assert_eq!(values.iter().position(|v| *v == 0.0), Some(4));
+    }
+
+    #[test]
+    fn tables_of_the_wrong_size_are_none() {
+        for (len, algos, protos) in [(0, 0, 3), (21, 7, 0), (20, 7, 3), (22, 7, 3), (1, u32::MAX, u32::MAX)] {
+            assert!(CostTable::new(&mut vec![0.0; len], algos, protos).is_none(), "{len} {algos} {protos}");
+        }
+    }
+
+    #[test]
+    fn costs_in_nanoseconds() {
+        let mut values = [-1.0, f32::NAN, 0.0, 1.5, 1e30, f32::INFINITY];
+        let table = CostTable::new(&mut values, 2, 3).unwrap();
+        let want = [abi::UNSET, abi::UNSET, 0, 1500, abi::UNSET - 1, abi::UNSET - 1];
+        assert_eq!(table.costs().nanos()[..6], want);
+        assert!(table.costs().nanos()[6..].iter().all(|n| *n == abi::UNSET));
+        assert_eq!(table.costs().available(), 0b111_100);
+    }
+
+    #[test]
+    fn names_and_numbers() {
+        for a in Algo::ALL {
+            assert_eq!((Algo::new(a.number()), Algo::parse(a.name())), (Some(a), Some(a)));
+        }
+        for p in Proto::ALL {
+            assert_eq!((Proto::new(p.number()), Proto::parse(p.name())), (Some(p), Some(p)));
+        }
+        assert_eq!(
+            (Algo::new(7), Proto::new(3), Algo::parse("nvlstree")),
+            (None, None, Some(Algo::NvlsTree))
+        );
+        let d = Decision { route: Some((Algo::Ring, Proto::Ll128)), channels: NonZeroU32::new(4) };
+        assert_eq!(
+            (d.to_string(), Decision::DEFER.to_string()),
+            ("Ring/LL128 channels=4".into(), "default".into())
+        );
+    }
+}

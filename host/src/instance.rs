@@ -289,3 +289,6 @@ fn import(store: &mut Store<Data>, wanted: &ImportType<'_>) -> Option<Extern> {
 fn route(algo: u32, proto: u32) -> Option<(Algo, Proto)> {
     Algo::new(algo).zip(Proto::new(proto))
 }
+
+#[cfg(test)]
+mod tests;
