@@ -96,6 +96,11 @@ impl WasmModule {
     pub fn source_at(&self, wasm_offset: usize) -> Option<SourceAt<'_>> {
         self.output.source_at(wasm_offset)
     }
+    /// The whole table behind [`source_at`](Self::source_at): (byte offset where the code of an instruction starts, its source),
+    /// ascending. For a host that keeps machine code, but not the module.
+    pub fn sources(&self) -> impl Iterator<Item = (u32, SourceAt<'_>)> {
+        self.output.pcs.iter().filter_map(|(at, pc)| Some((*at, self.output.source((*pc)?))))
+    }
 }
 
 /// A program that **nobody verified** as a Wasm module, for tests of the instruction set and for tools. The sandbox
@@ -178,9 +183,11 @@ impl Output {
 
     fn source_at(&self, wasm_offset: usize) -> Option<SourceAt<'_>> {
         let i = self.pcs.partition_point(|(at, _)| *at as usize <= wasm_offset);
-        let pc = self.pcs[i.checked_sub(1)?].1?;
-        let func = &self.program.func_at(pc).name;
-        Some(SourceAt { func, pc, line: self.program.line_at(pc) })
+        Some(self.source(self.pcs[i.checked_sub(1)?].1?))
+    }
+
+    fn source(&self, pc: Pc) -> SourceAt<'_> {
+        SourceAt { func: &self.program.func_at(pc).name, pc, line: self.program.line_at(pc) }
     }
 }
 
