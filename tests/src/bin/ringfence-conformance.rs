@@ -96,10 +96,11 @@ impl Options {
             return Ok(Program::from_code("main", &bytes)?);
         }
         let object = Object::parse(&bytes)?;
-        let [spec] = object.programs() else {
+        let mut specs = object.programs();
+        let (Some(spec), None) = (specs.next(), specs.next()) else {
             bail!("{} programs in the object, need one", object.programs().len());
         };
-        Ok(object.program(&spec.name)?)
+        Ok(object.program(spec.name())?)
     }
 }
 

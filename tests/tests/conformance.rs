@@ -1,0 +1,144 @@
+//! Alan-Jowett/bpf_conformance through our plugin binary. `RINGFENCE_CONFORMANCE_DIR` names the folder with
+//! `bpf_conformance.jsonl` and `bpf_conformance_negative.jsonl` (the upstream tests, assembled); without it the project's own
+//! smaller corpus runs.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A program and what it must return.
+struct Case {
+    name: String,
+    memory: String,
+    code: String,
+    result: u64,
+}
+
+fn run(args: &[&str], code: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ringfence-conformance"))
+        .args(args.iter().filter(|a| !a.is_empty()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the plugin starts");
+    // A plugin that refuses its arguments reads no input: a broken pipe is then no failure of the test.
+    let _ = writeln!(child.stdin.take().expect("piped"), "{code}");
+    child.wait_with_output().expect("the plugin ends")
+}
+
+/// r0, or the message of a failure.
+fn r0(output: &Output) -> Result<u64, String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if !output.status.success() {
+        return Err(format!("{}: {}", output.status, text(&output.stderr)));
+    }
+    u64::from_str_radix(&text(&output.stdout), 16).map_err(|e| format!("{e} in {:?}", text(&output.stdout)))
+}
+
+fn upstream() -> Option<PathBuf> {
+    let dir = std::env::var_os("RINGFENCE_CONFORMANCE_DIR").map(PathBuf::from);
+    if dir.is_none() {
+        eprintln!("*** RINGFENCE_CONFORMANCE_DIR is not set: only the project's own corpus runs, not bpf_conformance ***");
+    }
+    dir
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn text(value: &Value, key: &str) -> String {
+    value[key].as_str().unwrap_or_else(|| panic!("no {key} in {value}")).to_owned()
+}
+
+fn upstream_cases(dir: &Path) -> Vec<Case> {
+    let case = |v: &Value| Case {
+        name: text(v, "name"),
+        memory: text(v, "mem"),
+        code: text(v, "code"),
+        result: u64::from_str_radix(text(v, "result").trim_start_matches("0x"), 16).expect("hex"),
+    };
+    lines(&dir.join("bpf_conformance.jsonl")).iter().map(case).collect()
+}
+
+/// Failures of `cases`, one a line.
+fn failures(cases: &[Case]) -> Vec<String> {
+    let fails = |c: &Case| match r0(&run(&[&c.memory], &c.code)) {
+        Ok(r0) if r0 == c.result => None,
+        other => Some(format!("{}: want {:#x}, got {other:x?}", c.name, c.result)),
+    };
+    cases.iter().filter_map(fails).collect()
+}
+
+#[test]
+fn every_upstream_program_returns_what_it_must() {
+    let Some(dir) = upstream() else { return };
+    let cases = upstream_cases(&dir);
+    let failures = failures(&cases);
+    println!("bpf_conformance: {} of {} pass", cases.len() - failures.len(), cases.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert_eq!(cases.len(), 313, "the whole suite");
+}
+
+#[test]
+fn every_encoding_with_an_unused_field_set_is_refused() {
+    let Some(dir) = upstream() else { return };
+    let cases = lines(&dir.join("bpf_conformance_negative.jsonl"));
+    for case in &cases {
+        let output = run(&[], &text(case, "code"));
+        assert_eq!(output.status.code(), Some(1), "{} must be refused", text(case, "name"));
+        assert!(!output.stderr.is_empty(), "{}: no reason given", text(case, "name"));
+    }
+    assert_eq!(cases.len(), 45, "all of them");
+}
+
+/// What the verifier accepts must still give the expected result; what it refuses, it must give a reason for.
+#[test]
+fn verified_upstream_programs_return_the_same() {
+    let Some(dir) = upstream() else { return };
+    let cases = upstream_cases(&dir);
+    let (mut accepted, mut refused) = (0, BTreeMap::<String, Vec<String>>::new());
+    for case in &cases {
+        match r0(&run(&[&case.memory, "--verify"], &case.code)) {
+            Ok(r0) => {
+                assert_eq!(r0, case.result, "{}", case.name);
+                accepted += 1;
+            }
+            Err(message) => {
+                let kind = message.split(['[', ']']).nth(1).unwrap_or(&message).to_owned();
+                refused.entry(kind).or_default().push(case.name.clone());
+            }
+        }
+    }
+    println!("bpf_conformance --verify: {accepted} of {} accepted; refused: {refused:#?}", cases.len());
+    assert!(accepted >= 290, "{accepted} of {} accepted; refused: {refused:#?}", cases.len());
+}
+
+#[test]
+fn options_and_bad_input_are_told_apart() {
+    let exit = "9500000000000000";
+    let status = |args: &[&str], code: &str| run(args, code).status.code();
+    assert_eq!(status(&["--debug", "--cpu_version", "v4"], exit), Some(0));
+    assert_eq!(status(&["--program", exit], ""), Some(0));
+    assert_eq!(status(&["--no-such-option"], exit), Some(2));
+    assert_eq!(status(&["0g"], exit), Some(2));
+    assert_eq!(status(&["00", "11"], exit), Some(2));
+    assert_eq!(status(&[], "zz"), Some(1));
+    assert_eq!(status(&[], ""), Some(1));
+    // r0 is never written: fine in the sandbox, refused by the verifier.
+    assert_eq!(r0(&run(&[], exit)), Ok(0));
+    let refused = r0(&run(&["--verify"], exit)).expect_err("r0 is not initialised");
+    assert!(refused.contains("uninit-register"), "{refused}");
+    // The runner separates bytes by two spaces.
+    assert_eq!(r0(&run(&["aa  bb  "], "71  10  00  00  00  00  00  00  95  00  00  00  00  00  00  00 ")), Ok(0xaa));
+}
+
+#[test]
+fn a_loop_that_never_ends_runs_out_of_fuel() {
+    let message = r0(&run(&[], "0500ffff000000009500000000000000")).expect_err("no end");
+    assert!(message.to_lowercase().contains("fuel"), "{message}");
+}
