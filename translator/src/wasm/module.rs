@@ -191,6 +191,12 @@ impl Output {
     }
 }
 
+/// The bytes for any facts, to test that wrong ones do no harm.
+#[cfg(test)]
+pub(super) fn output_bytes(input: &Input<'_>) -> Result<Vec<u8>, Error> {
+    Output::new(input).map(|output| output.bytes)
+}
+
 /// One Wasm function.
 struct Body {
     name: String,

@@ -1,10 +1,11 @@
+use super::imports::Input;
 use super::*;
 use crate::error::ErrorKind;
-use crate::isa::Pc;
 use crate::isa::asm::assemble;
+use crate::isa::{MapIdx, Pc};
 use crate::map::{MapDecl, MapKind};
 use crate::program::Program;
-use crate::verify::Env;
+use crate::verify::{Access, CallFact, Env, Fact, Region, Ways};
 use wasmparser::{Validator, WasmFeatures};
 
 fn map(name: &str, kind: MapKind, value_size: u32, max_entries: u32) -> MapDecl {
@@ -28,9 +29,13 @@ fn raw(text: &str, maps: &[MapDecl]) -> UnverifiedModule {
 
 fn translate(program: &Program) -> Result<UnverifiedModule, crate::Error> {
     let module = translate_unverified(program, &Env::base_helpers())?;
-    let features = WasmFeatures::WASM2 | WasmFeatures::THREADS | WasmFeatures::MULTI_MEMORY;
-    Validator::new_with_features(features).validate_all(module.bytes()).expect("the output is valid");
+    validate(module.bytes());
     Ok(module)
+}
+
+fn validate(wasm: &[u8]) {
+    let features = WasmFeatures::WASM2 | WasmFeatures::THREADS | WasmFeatures::MULTI_MEMORY;
+    Validator::new_with_features(features).validate_all(wasm).expect("the output is valid");
 }
 
 #[test]
@@ -105,4 +110,56 @@ fn every_access_may_go_to_every_map() {
                 lock *(u64 *)(r4 + 8) += r0\nr5 = *(s8 *)(r10 - 8)\nexit";
     let module = raw(text, &maps);
     assert_eq!(module.maps(), maps);
+}
+
+/// Facts are believed, but never to the point of leaving the sandbox: whatever they say, the output is valid, hence
+/// names no memory but the program's own, and every address in it is checked by the engine.
+#[test]
+fn wrong_facts_cannot_widen_the_sandbox() {
+    let maps =
+        [map("a", MapKind::Array, 8, 4), map("h", MapKind::Hash, 24, 100), map("g", MapKind::Global, 8, 1)];
+    let text = "fn main:\nr6 = map[a] ll\n*(u32 *)(r10 - 4) = 3\nr1 = map[a] ll\nr2 = r10\nr2 += -4\ncall 1\n\
+                if r0 == 0 goto out\nr1 = *(u64 *)(r0 + 8)\n*(u16 *)(r0 - 32768) = r1\n\
+                lock *(u32 *)(r0 + 32767) += r1\nback:\nr3 = atomic_fetch_add((u64 *)(r10 - 16), r3)\n\
+                if w3 < 9 goto back\ncall 2\ncall fn f\nout:\nr0 = *(s8 *)(r0 + 0)\nexit\n\
+                fn f:\n*(u8 *)(r10 - 1) = 1\nif r1 & r2 goto +1\nr0 = *(u32 *)(r10 - 512)\nexit";
+    let program = assemble(text, &maps).expect("assembles");
+    let helpers = Env::base_helpers();
+    let mut seed = 0xFAC7;
+    for _ in 0..3000 {
+        let facts: Vec<Option<Fact>> = (0..program.len()).map(|_| random_fact(&mut seed)).collect();
+        let input = Input { program: &program, facts: Some(&facts), helpers: &helpers };
+        let bytes = module::output_bytes(&input).expect("translates");
+        validate(&bytes);
+    }
+}
+
+fn random_fact(seed: &mut u64) -> Option<Fact> {
+    let mut below = |n: u64| {
+        *seed ^= *seed << 13;
+        *seed ^= *seed >> 7;
+        *seed ^= *seed << 17;
+        (*seed >> 16) % n
+    };
+    if below(12) == 0 {
+        return None;
+    }
+    let mut access = || {
+        let region = match below(5) {
+            0 => Region::Ctx,
+            1 => Region::Stack,
+            2 => Region::Mixed,
+            _ => Region::Map(MapIdx(below(5) as u16)),
+        };
+        let offset = match below(4) {
+            0 => None,
+            1 => Some(below(1 << 32) as u32 as i32),
+            _ => Some(below(1200) as i32 - 600),
+        };
+        Some(Access { region, offset })
+    };
+    let (place, key, value) = (access(), access(), access());
+    let map = Some(MapIdx(below(5) as u16)).filter(|_| below(4) > 0);
+    let call = Some(CallFact { map, key, value });
+    Some(Fact { access: place, call, ways: Ways { taken: below(4) > 0, fallthrough: below(4) > 0 } })
 }
