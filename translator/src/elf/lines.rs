@@ -6,7 +6,6 @@ use super::image::{Image, Role};
 use super::{c_str, printable, u32_at};
 use crate::error::Error;
 use crate::isa::Pc;
-use crate::limits::MAX_LINE_BYTES;
 use crate::program::SourceLine;
 use std::collections::{BTreeMap, HashMap};
 
@@ -94,11 +93,6 @@ impl Lines {
             out.push((start.plus(slot as u32), SourceLine { file, line: record.line, text }));
         }
     }
-}
-
-impl Lines {
-    /// Bytes of text that one program may take.
-    pub(super) const BUDGET: usize = MAX_LINE_BYTES;
 }
 
 fn code_sections(image: &Image) -> HashMap<&str, usize> {

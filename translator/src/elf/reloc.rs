@@ -4,12 +4,11 @@
 use super::error_at;
 use super::funcs::{FuncId, Function};
 use super::image::{Image, Place, Reloc, Role, Symbol};
-use super::lines::Lines;
 use super::maps;
 use super::object::{Object, ProgramSpec};
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::isa::Pc;
-use crate::limits::{MAX_MAPS, MAX_PROGRAM_SLOTS};
+use crate::limits::{MAX_LINE_BYTES, MAX_MAPS, MAX_PROGRAM_SLOTS};
 use crate::map::MapDecl;
 use crate::program::{Func, LinkInput, Program, SourceLine};
 use std::collections::HashMap;
@@ -39,7 +38,7 @@ pub(super) fn link(object: &Object, spec: &ProgramSpec) -> Result<Program, Error
         maps: Vec::new(),
         map_ids: HashMap::new(),
         lines: Vec::new(),
-        line_budget: Lines::BUDGET,
+        line_budget: MAX_LINE_BYTES,
     };
     linker.place(spec.function)?;
     let mut next = 0;
@@ -124,7 +123,9 @@ impl<'o> Linker<'o> {
                         `preserve_access_index` and `bpf_core_*`";
             return Err(self.error(site, ErrorKind::Unsupported, text));
         }
-        self.funcs.push(Func { name: function.name.clone(), start, end });
+        // A name beyond MAX_NAME_BYTES counts as none.
+        let name = if function.name.is_empty() { format!("func_{start}") } else { function.name.clone() };
+        self.funcs.push(Func { name, start, end });
         self.object.lines.append(function, start, &mut self.line_budget, &mut self.lines);
         let relocs = self.image().relocs(function.section);
         let first = relocs.partition_point(|r| r.offset < function.bytes.start);
