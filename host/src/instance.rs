@@ -104,6 +104,10 @@ impl Instance {
     pub fn maps(&self) -> &MapSet {
         &self.store.data().maps
     }
+    /// Fuel that the latest call used; 0 before the first one.
+    pub fn fuel_used(&self) -> u64 {
+        self.fuel.saturating_sub(self.store.get_fuel().unwrap_or(0))
+    }
     /// Counters of this instance alone.
     pub fn counters(&self) -> Snapshot {
         self.counters.snapshot()
