@@ -4,6 +4,8 @@
 //! [`Decision`], [`CostTable`]. `unsafe` is allowed in [`memory`] and in [`ffi`] alone.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod config;
 pub mod decision;
 pub mod engine;

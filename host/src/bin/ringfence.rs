@@ -1,2 +1,5 @@
 //! The `ringfence` command.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    nccl_ringfence::cli::main(std::env::args_os())
+}
