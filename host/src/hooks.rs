@@ -177,7 +177,9 @@ mod tests {
     /// The fields, together with the documented padding, tile each context.
     #[test]
     fn fields_tile_the_contexts() {
-        for (hook, padding) in [(Hook::Tuner, vec![76..80, 172..176]), (Hook::NcclBpf, vec![68..72])] {
+        for (hook, padding) in
+            [(Hook::Tuner, &[76..80, 172..176][..]), (Hook::NcclBpf, &[68..72, 72..72][..])]
+        {
             let env = hook.env();
             let mut covered = vec![0; env.ctx.size() as usize];
             for f in env.ctx.fields() {

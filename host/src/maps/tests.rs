@@ -1,4 +1,5 @@
 use super::*;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -258,7 +259,7 @@ fn scopes_decide_who_shares() {
         (Scope::Communicator, false, true, false),
     ] {
         let rules = ScopeRules { by_name: [("h".to_string(), scope)].into(), ..ScopeRules::default() };
-        let get = |p, c| reg.resolve(std::slice::from_ref(&hash), &rules, &owner(p, c)).unwrap();
+        let get = |p, c| reg.resolve(from_ref(&hash), &rules, &owner(p, c)).unwrap();
         let base = get("a", 1);
         let shared = |other: MapSet| Arc::ptr_eq(base.at(0).unwrap(), other.at(0).unwrap());
         assert_eq!(shared(get("a", 2)), same_policy, "{scope:?}");
@@ -271,14 +272,14 @@ fn scopes_decide_who_shares() {
 fn a_reload_keeps_contents_and_refuses_another_shape() {
     let (reg, rules, a) = (registry(), ScopeRules::default(), owner("a", 1));
     let old = decl("h", MapKind::Hash, 4, 8, 16);
-    let first = reg.resolve(&[old.clone()], &rules, &a).unwrap();
+    let first = reg.resolve(from_ref(&old), &rules, &a).unwrap();
     first.at(0).unwrap().update(&[1; 4], &[2; 8], 0).unwrap();
-    let again = reg.resolve(&[old.clone()], &rules, &a).unwrap();
+    let again = reg.resolve(from_ref(&old), &rules, &a).unwrap();
     drop(first);
     assert_eq!(again.get("h").unwrap().lookup(&[1; 4]), Some(vec![2; 8]));
 
     let new = MapDecl { value_size: 16, ..old.clone() };
-    let e = reg.resolve(&[new.clone()], &rules, &a).unwrap_err();
+    let e = reg.resolve(from_ref(&new), &rules, &a).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::MapShape);
     assert!(e.message().contains("value 8") && e.message().contains("value 16"), "{e}");
 
