@@ -290,6 +290,12 @@ fn import(store: &mut Store<Data>, wanted: &ImportType<'_>) -> Option<Extern> {
     }
 }
 
+/// An instance moves between threads (NCCL calls from whichever ends the group), one at a time.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Instance>();
+};
+
 fn route(algo: u32, proto: u32) -> Option<(Algo, Proto)> {
     Algo::new(algo).zip(Proto::new(proto))
 }

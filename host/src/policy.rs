@@ -129,7 +129,18 @@ struct Inner {
 
 impl PolicyModule {
     /// Compiles a translated policy to machine code: 1 ms for 40 Wasm instructions, 10 ms for 5000. The hook is the one whose
-    /// environment the policy was verified against.
+    /// environment the policy was verified against. A module that nobody verified is of another type:
+    ///
+    /// ```no_run
+    /// fn compiles(engine: &nccl_ringfence::Engine, module: ringfence_translator::WasmModule) {
+    ///     nccl_ringfence::PolicyModule::compile(engine, module).ok();
+    /// }
+    /// ```
+    /// ```compile_fail,E0308
+    /// fn does_not(engine: &nccl_ringfence::Engine, module: ringfence_translator::UnverifiedModule) {
+    ///     nccl_ringfence::PolicyModule::compile(engine, module).ok();
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Compile`], also where memory may not be made executable; [`ErrorKind::Module`] for an environment

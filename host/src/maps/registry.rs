@@ -124,18 +124,43 @@ pub struct MapRegistry {
     engine: Engine,
     /// Bytes that all live maps together may take.
     limit: u64,
-    live: Mutex<HashMap<Key, Weak<Map>>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    named: HashMap<Key, Weak<Map>>,
+    /// All maps that may be alive, also those that lost their name to a reset.
+    all: Vec<Weak<Map>>,
+}
+
+impl Known {
+    fn forget_dropped(&mut self) {
+        self.named.retain(|_, map| map.strong_count() > 0);
+        self.all.retain(|map| map.strong_count() > 0);
+    }
+    fn alive(&self) -> impl Iterator<Item = Arc<Map>> {
+        self.all.iter().filter_map(Weak::upgrade)
+    }
+    fn bytes(&self) -> u64 {
+        self.alive().map(|m| m.memory_bytes()).sum()
+    }
+}
+
+/// What a resolution has come to, before it takes effect.
+#[derive(Default)]
+struct Draft {
+    named: HashMap<Key, Arc<Map>>,
+    fresh: Vec<Arc<Map>>,
 }
 
 /// Default bound on the memory of all maps, in bytes.
 pub const DEFAULT_MAP_BYTES: u64 = 256 << 20;
 
-type Live = HashMap<Key, Weak<Map>>;
-
 impl MapRegistry {
     /// An empty registry whose maps take at most `limit` bytes together, indexes included.
     pub fn new(engine: &Engine, limit: u64) -> MapRegistry {
-        MapRegistry { engine: engine.clone(), limit, live: Mutex::default() }
+        MapRegistry { engine: engine.clone(), limit, known: Mutex::default() }
     }
 
     /// The maps for `decls`, existing ones where scope, name and shape agree. All or nothing: on an error no map is made or replaced.
@@ -144,57 +169,57 @@ impl MapRegistry {
     /// [`ErrorKind::MapShape`] for a name that is in use with another shape (unless `rules.reset` names it),
     /// [`ErrorKind::MapLimit`] when the maps would take too much memory, [`ErrorKind::BadMap`].
     pub fn resolve(&self, decls: &[MapDecl], rules: &ScopeRules, owner: &Owner) -> Result<MapSet> {
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        live.retain(|_, map| map.strong_count() > 0);
-        let mut made: HashMap<Key, Arc<Map>> = HashMap::new();
-        let mut maps = Vec::with_capacity(decls.len());
-        for decl in decls {
-            let key = Key::new(decl, rules, owner);
-            let known = made.get(&key).cloned().or_else(|| live.get(&key).and_then(Weak::upgrade));
-            let map = match reuse(known, decl, rules)? {
-                Some(map) => map,
-                None => self.make(decl, &live, &made)?,
-            };
-            made.insert(key, map.clone());
-            maps.push(map);
-        }
-        live.extend(made.iter().map(|(key, map)| (key.clone(), Arc::downgrade(map))));
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.forget_dropped();
+        let mut draft = Draft::default();
+        let maps: Vec<_> = decls
+            .iter()
+            .map(|decl| self.resolve_one(decl, rules, Key::new(decl, rules, owner), &known, &mut draft))
+            .collect::<Result<_>>()?;
+        known.named.extend(draft.named.iter().map(|(key, map)| (key.clone(), Arc::downgrade(map))));
+        known.all.extend(draft.fresh.iter().map(Arc::downgrade));
         Ok(MapSet { maps: maps.into() })
     }
 
-    /// The live maps of the process scope and all others, for `ringfence status` and the like.
+    /// The live maps, in the order of their making, for `ringfence status` and the like.
     pub fn maps(&self) -> Vec<Arc<Map>> {
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        live.values().filter_map(Weak::upgrade).collect()
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).alive().collect()
     }
 
     /// Bytes that the live maps take.
     pub fn memory_bytes(&self) -> u64 {
-        used(&self.live.lock().unwrap_or_else(PoisonError::into_inner))
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).bytes()
     }
 
-    fn make(&self, decl: &MapDecl, live: &Live, made: &HashMap<Key, Arc<Map>>) -> Result<Arc<Map>> {
-        let fresh = made
-            .iter()
-            .filter(|(key, _)| !live.contains_key(key))
-            .map(|(_, m)| m.memory_bytes())
-            .sum::<u64>();
-        let (need, used) = (memory_bytes(decl, check(decl)?), used(live) + fresh);
+    fn resolve_one(
+        &self,
+        decl: &MapDecl,
+        rules: &ScopeRules,
+        key: Key,
+        known: &Known,
+        draft: &mut Draft,
+    ) -> Result<Arc<Map>> {
+        let old = draft.named.get(&key).cloned().or_else(|| known.named.get(&key).and_then(Weak::upgrade));
+        let map = match reuse(old, decl, rules)? {
+            Some(map) => map,
+            None => self.make(decl, known, draft)?,
+        };
+        draft.named.insert(key, map.clone());
+        Ok(map)
+    }
+
+    fn make(&self, decl: &MapDecl, known: &Known, draft: &mut Draft) -> Result<Arc<Map>> {
+        let used = known.bytes() + draft.fresh.iter().map(|m| m.memory_bytes()).sum::<u64>();
+        let need = memory_bytes(decl, check(decl)?);
         if need > self.limit.saturating_sub(used) {
-            let text = format!(
-                "map {}: {} takes {need} bytes; {used} of {} are in use",
-                decl.name,
-                shape(decl),
-                self.limit
-            );
+            let (name, shape, limit) = (&decl.name, shape(decl), self.limit);
+            let text = format!("map {name}: {shape} takes {need} bytes; {used} of {limit} are in use");
             return Err(Error::new(ErrorKind::MapLimit, text));
         }
-        Map::new(&self.engine, decl).map(Arc::new)
+        let map = Arc::new(Map::new(&self.engine, decl)?);
+        draft.fresh.push(map.clone());
+        Ok(map)
     }
-}
-
-fn used(live: &Live) -> u64 {
-    live.values().filter_map(Weak::upgrade).map(|m| m.memory_bytes()).sum()
 }
 
 /// A known map of that name, if it can serve `decl`.

@@ -286,6 +286,8 @@ fn a_reload_keeps_contents_and_refuses_another_shape() {
     let reset = ScopeRules { reset: ["h".to_string()].into(), ..rules.clone() };
     let fresh = reg.resolve(&[new], &reset, &a).unwrap();
     assert_eq!(fresh.at(0).unwrap().lookup(&[1; 4]), None);
+    // The old one is out of the registry's names, but counts until its last user is gone.
+    assert_eq!((reg.maps().len(), reg.memory_bytes()), (2, again.at(0).unwrap().memory_bytes() * 2));
     drop((again, fresh));
     assert_eq!(reg.memory_bytes(), 0);
     assert!(reg.resolve(&[old], &rules, &a).is_ok());
@@ -330,4 +332,12 @@ fn memory_is_limited_and_returned() {
     assert!(reg.resolve(&[big("one"), big("two")], &rules, &a).is_ok());
     drop(one);
     assert!(reg.resolve(&[big("two"), big("three")], &rules, &a).is_ok());
+}
+
+#[test]
+fn large_maps_are_served() {
+    let m = map(MapKind::Array, 4, 1 << 16, 1 << 10);
+    let (last, value) = (1023u32.to_le_bytes(), vec![9; 1 << 16]);
+    m.update(&last, &value, 0).unwrap();
+    assert_eq!((m.lookup(&last), m.memory_bytes()), (Some(value), 64 << 20));
 }
