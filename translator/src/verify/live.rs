@@ -5,7 +5,7 @@
 //! refusal), never succeed. A number matters if it can reach an address, a condition, or a place that we do not follow.
 
 use super::env::{ArgKind, Env};
-use crate::isa::{AluOp, AtomicOp, Insn, Operand, Pc, Reg, Size, Width};
+use crate::isa::{AluOp, AtomicOp, Imm64, Insn, Operand, Pc, Reg, Size, Width};
 use crate::program::Program;
 
 /// What is looked at from one place on. Registers are bits; stack bytes are bits of 4 bytes, the lowest first.
@@ -50,15 +50,31 @@ const fn bit(r: Reg) -> u16 {
     1 << r.index()
 }
 
-/// How a register relates to the running frame's r10.
+/// Is a register a pointer, and how does it relate to the running frame's r10?
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fp {
-    /// Not at all.
-    Not,
+    /// A number.
+    Num,
+    /// Perhaps a pointer, not into this frame.
+    Ptr,
     /// r10 plus a constant.
     At(i16),
-    /// Perhaps, somewhere.
+    /// Perhaps a pointer into this frame, somewhere.
     Maybe,
+}
+
+impl Fp {
+    fn in_frame(self) -> bool {
+        matches!(self, Fp::At(_) | Fp::Maybe)
+    }
+
+    fn join(self, b: Fp) -> Fp {
+        match (self, b) {
+            (a, b) if a == b => a,
+            (Fp::Num | Fp::Ptr, Fp::Num | Fp::Ptr) => Fp::Ptr,
+            _ => Fp::Maybe,
+        }
+    }
 }
 
 type FpRegs = [Fp; Reg::COUNT];
@@ -140,7 +156,9 @@ impl Analysis<'_> {
     }
 
     fn track_frame_pointers(&mut self) {
-        let mut start = [Fp::Not; Reg::COUNT];
+        // The entry's r1 and any argument of a callee may be a pointer; what is not set is never read.
+        let mut start = [Fp::Num; Reg::COUNT];
+        start[1..6].fill(Fp::Ptr);
         start[Reg::FP.index()] = Fp::At(0);
         let mut work: Vec<Pc> = self.program.funcs().iter().map(|f| f.start).collect();
         for pc in &work {
@@ -150,12 +168,10 @@ impl Analysis<'_> {
             let (Some(insn), Some(mut regs)) = (self.program.insn(pc).copied(), self.fp[pc.index()]) else {
                 continue;
             };
-            self.flow_frame_pointer(&insn, &mut regs);
+            self.flow_frame_pointer(pc, &insn, &mut regs);
             for next in self.successors(pc, &insn) {
                 let slot = &mut self.fp[next.index()];
-                let merged = slot.map_or(regs, |old| {
-                    std::array::from_fn(|i| if old[i] == regs[i] { old[i] } else { Fp::Maybe })
-                });
+                let merged = slot.map_or(regs, |old| std::array::from_fn(|i| old[i].join(regs[i])));
                 if *slot != Some(merged) {
                     *slot = Some(merged);
                     work.push(next);
@@ -164,41 +180,54 @@ impl Analysis<'_> {
         }
     }
 
-    fn flow_frame_pointer(&mut self, insn: &Insn, regs: &mut FpRegs) {
+    fn flow_frame_pointer(&mut self, pc: Pc, insn: &Insn, regs: &mut FpRegs) {
         let of = |regs: &FpRegs, o: &Operand| match o {
             Operand::Reg(r) => regs[r.index()],
-            Operand::Imm(_) => Fp::Not,
+            Operand::Imm(_) => Fp::Num,
         };
         match insn {
             Insn::Alu { width, op, dst, src } => {
                 let (a, b) = (regs[dst.index()], of(regs, src));
                 regs[dst.index()] = match (op, width, a, src) {
                     (AluOp::Mov, Width::W64, ..) => b,
-                    (AluOp::Mov, Width::W32, ..) => Fp::Not,
+                    (_, Width::W32, ..) => Fp::Num,
                     (AluOp::Add, Width::W64, Fp::At(c), Operand::Imm(k)) => shifted(c, i64::from(*k)),
                     (AluOp::Sub, Width::W64, Fp::At(c), Operand::Imm(k)) => shifted(c, -i64::from(*k)),
-                    _ if a == Fp::Not && b == Fp::Not => Fp::Not,
-                    _ => Fp::Maybe,
+                    _ => match (a.in_frame() || b.in_frame(), a, b) {
+                        (true, ..) => Fp::Maybe,
+                        (false, Fp::Num, Fp::Num) => Fp::Num,
+                        _ => Fp::Ptr,
+                    },
                 };
             }
-            Insn::MovSx { dst, .. } | Insn::LoadImm64 { dst, .. } | Insn::Load { dst, .. } => {
-                regs[dst.index()] = Fp::Not;
+            Insn::MovSx { dst, .. } => regs[dst.index()] = Fp::Num,
+            Insn::LoadImm64 { dst, imm } => {
+                regs[dst.index()] = if matches!(imm, Imm64::Value(_)) { Fp::Num } else { Fp::Ptr };
             }
-            Insn::Store { src, .. } => self.escaped |= of(regs, src) != Fp::Not,
+            Insn::Load { dst, base, .. } => {
+                // Pointers lie in stacks only; a callee's arguments may point into its caller's.
+                let callee = self.program.func_at(pc).start != Pc(0);
+                let stack = callee || self.escaped || regs[base.index()].in_frame();
+                regs[dst.index()] = if stack { Fp::Ptr } else { Fp::Num };
+            }
+            Insn::Store { src, .. } => self.escaped |= of(regs, src).in_frame(),
             Insn::Atomic { src, op, fetch, .. } => {
-                self.escaped |= regs[src.index()] != Fp::Not;
+                self.escaped |= regs[src.index()].in_frame();
                 let old = if *op == AtomicOp::Cmpxchg { Reg::R0 } else { *src };
                 if *fetch {
-                    regs[old.index()] = Fp::Not;
+                    regs[old.index()] = Fp::Num;
                 }
             }
             Insn::CallLocal { .. } => {
-                let passed = (1..=5).any(|i| regs[i] != Fp::Not);
-                regs[..6].fill(Fp::Not);
+                let passed = regs[1..6].iter().any(|f| f.in_frame());
+                regs[..6].fill(Fp::Num);
                 // The callee may hand back what it was given.
-                regs[0] = if passed { Fp::Maybe } else { Fp::Not };
+                regs[0] = if passed { Fp::Maybe } else { Fp::Ptr };
             }
-            Insn::CallHelper { .. } | Insn::CallReg { .. } => regs[..6].fill(Fp::Not),
+            Insn::CallHelper { .. } | Insn::CallReg { .. } => {
+                regs[..6].fill(Fp::Num);
+                regs[0] = Fp::Ptr;
+            }
             Insn::Neg { .. } | Insn::Endian { .. } | Insn::Jump { .. } | Insn::JumpIf { .. } | Insn::Exit => {
             }
         }
@@ -210,7 +239,7 @@ impl Analysis<'_> {
 
     fn passes_stack(&self, pc: Pc) -> bool {
         let Some(Insn::CallLocal { .. }) = self.program.insn(pc) else { return false };
-        self.fp[pc.index()].is_some_and(|regs| (1..=5).any(|i| regs[i] != Fp::Not))
+        self.fp[pc.index()].is_some_and(|regs| regs[1..6].iter().any(|f| f.in_frame()))
     }
 
     fn solve(&mut self) {
@@ -233,11 +262,17 @@ impl Analysis<'_> {
     fn before(&self, pc: Pc, insn: &Insn, l: &mut LiveAt) {
         match insn {
             Insn::Alu { op, dst, src, .. } => {
-                let wanted = l.wants_number(*dst);
+                let mut wanted = l.wants_number(*dst);
                 if *op == AluOp::Mov {
                     l.kill(*dst);
                 } else {
                     l.read(*dst);
+                    // How far a pointer is moved is judged here and now.
+                    let pointer = |r: Reg| self.fp_of(pc, r) != Fp::Num;
+                    if pointer(*dst) || matches!(src, Operand::Reg(r) if pointer(*r)) {
+                        l.read_number(*dst);
+                        wanted = true;
+                    }
                 }
                 self.read_operand(src, wanted, l);
             }
@@ -298,7 +333,7 @@ impl Analysis<'_> {
 
     fn read_memory(&self, pc: Pc, base: Reg, off: i16, bytes: u32, wanted: bool, l: &mut LiveAt) {
         let touched = match self.fp_of(pc, base) {
-            Fp::Not => 0,
+            Fp::Num | Fp::Ptr => 0,
             Fp::At(c) => granules(i32::from(c) + i32::from(off), bytes),
             Fp::Maybe => u128::MAX,
         };
@@ -312,7 +347,7 @@ impl Analysis<'_> {
     /// Granules that a store overwrites for sure, and those that it may touch.
     fn stored(&self, pc: Pc, base: Reg, off: i16, bytes: u32) -> (u128, u128) {
         match self.fp_of(pc, base) {
-            Fp::Not => (0, 0),
+            Fp::Num | Fp::Ptr => (0, 0),
             Fp::At(c) => {
                 let at = i32::from(c) + i32::from(off);
                 (covered(at, bytes), granules(at, bytes))

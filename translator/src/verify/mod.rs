@@ -53,6 +53,8 @@ mod explore;
 pub(crate) mod fact;
 mod live;
 mod mem;
+#[cfg(feature = "interp")]
+mod oracle;
 pub(crate) mod rejection;
 mod stack;
 mod state;
@@ -61,6 +63,8 @@ mod value;
 
 pub use env::{ArgKind, CtxField, CtxLayout, Env, HelperSig, RankLabel, RetKind, ReturnRule, Rights};
 pub use fact::{Access, CallFact, Fact, Region, Ways};
+#[cfg(feature = "interp")]
+pub use oracle::Invariants;
 pub use rejection::{RejectKind, Rejection};
 
 /// Work done by the verifier.

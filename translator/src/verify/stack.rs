@@ -222,6 +222,17 @@ impl StackMem {
             && self.numbers_fit(other)
     }
 
+    /// Do concrete bytes, the lowest first, lie in this? `is` judges spilled values.
+    #[cfg(feature = "interp")]
+    pub(crate) fn admits(&self, bytes: &[u8], mut is: impl FnMut(&Value, u64) -> bool) -> bool {
+        let zero = (0..bytes.len()).filter(|&i| self.zero.contains(i, 1)).all(|i| bytes[i] == 0);
+        zero && self.spills.iter().all(|s| {
+            let at = usize::from(s.start);
+            let stored = bytes[at..at + usize::from(s.size)].iter().rev();
+            is(&s.value, stored.fold(0, |x, b| x << 8 | u64::from(*b)))
+        })
+    }
+
     fn same_ids(&self, s: &Spill, ids: &mut IdMap) -> bool {
         s.value.is_subset(&s.value, ids)
     }

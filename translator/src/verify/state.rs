@@ -277,6 +277,7 @@ impl State {
     }
 
     /// r0 to r9 of the running frame.
+    #[cfg(feature = "interp")]
     pub(crate) fn regs(&self) -> &[Value] {
         &self.top().regs
     }
