@@ -21,13 +21,10 @@ const fn alu64(op: AluOp, a: u64, b: u64) -> u64 {
         AluOp::Add => a.wrapping_add(b),
         AluOp::Sub => a.wrapping_sub(b),
         AluOp::Mul => a.wrapping_mul(b),
-        AluOp::Div => {
-            if b == 0 {
-                0
-            } else {
-                a / b
-            }
-        }
+        AluOp::Div => match a.checked_div(b) {
+            Some(quotient) => quotient,
+            None => 0,
+        },
         AluOp::SDiv => {
             if b == 0 {
                 0
@@ -35,13 +32,10 @@ const fn alu64(op: AluOp, a: u64, b: u64) -> u64 {
                 (a as i64).wrapping_div(b as i64) as u64
             }
         }
-        AluOp::Mod => {
-            if b == 0 {
-                a
-            } else {
-                a % b
-            }
-        }
+        AluOp::Mod => match a.checked_rem(b) {
+            Some(rest) => rest,
+            None => a,
+        },
         AluOp::SMod => {
             if b == 0 {
                 a
@@ -65,13 +59,10 @@ const fn alu32(op: AluOp, a: u32, b: u32) -> u32 {
         AluOp::Add => a.wrapping_add(b),
         AluOp::Sub => a.wrapping_sub(b),
         AluOp::Mul => a.wrapping_mul(b),
-        AluOp::Div => {
-            if b == 0 {
-                0
-            } else {
-                a / b
-            }
-        }
+        AluOp::Div => match a.checked_div(b) {
+            Some(quotient) => quotient,
+            None => 0,
+        },
         AluOp::SDiv => {
             if b == 0 {
                 0
@@ -79,13 +70,10 @@ const fn alu32(op: AluOp, a: u32, b: u32) -> u32 {
                 (a as i32).wrapping_div(b as i32) as u32
             }
         }
-        AluOp::Mod => {
-            if b == 0 {
-                a
-            } else {
-                a % b
-            }
-        }
+        AluOp::Mod => match a.checked_rem(b) {
+            Some(rest) => rest,
+            None => a,
+        },
         AluOp::SMod => {
             if b == 0 {
                 a
