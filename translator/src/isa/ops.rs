@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 /// What a form wants in a field of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Field {
+pub enum Field {
     /// Must be zero.
     Unused,
     /// Carries an operand.
@@ -105,10 +105,12 @@ const fn row(code: u8, form: Form, dst: Field, src: Field, off: Field, imm: Fiel
 /// Both widths and both operand kinds of an ALU operation, whose offset must hold `off`.
 const fn alu(op: AluOp, off: Field) -> [Op; 4] {
     let code = alu_code(op);
+    // Moves with sign extension, which the offset selects, take registers alone.
+    let imm_off = if matches!(op, AluOp::Mov) { Unused } else { off };
     [
-        row(code | 0x04, Form::Alu { width: W32, op, reg: false }, Used, Unused, off, Used),
+        row(code | 0x04, Form::Alu { width: W32, op, reg: false }, Used, Unused, imm_off, Used),
         row(code | 0x0c, Form::Alu { width: W32, op, reg: true }, Used, Used, off, Unused),
-        row(code | 0x07, Form::Alu { width: W64, op, reg: false }, Used, Unused, off, Used),
+        row(code | 0x07, Form::Alu { width: W64, op, reg: false }, Used, Unused, imm_off, Used),
         row(code | 0x0f, Form::Alu { width: W64, op, reg: true }, Used, Used, off, Unused),
     ]
 }
@@ -322,6 +324,10 @@ impl Op {
     /// The opcode byte.
     pub fn code(&self) -> u8 {
         self.code
+    }
+    /// What the immediate field holds.
+    pub fn imm(&self) -> Field {
+        self.imm
     }
     /// The conformance group.
     pub fn group(&self) -> Group {
