@@ -6,6 +6,7 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod comm;
 pub mod config;
 pub mod decision;
 pub mod engine;
@@ -14,6 +15,7 @@ pub mod fault;
 #[allow(unsafe_code)]
 pub mod ffi;
 pub mod hooks;
+pub mod host;
 pub mod instance;
 pub mod log;
 pub mod maps;
@@ -21,15 +23,19 @@ pub mod maps;
 pub mod memory;
 pub mod metrics;
 pub mod policy;
+pub mod policy_set;
 pub mod raw;
-mod reload;
+pub mod reload;
 
+pub use config::Source;
 pub use decision::{Algo, Applied, CommInfo, CostTable, Costs, Decision, Proto, TunerInput};
 pub use engine::Engine;
 pub use error::{Error, ErrorKind};
 pub use fault::{Fault, TrapCode};
 pub use hooks::Hook;
+pub use host::Host;
 pub use instance::{Instance, Limits};
 pub use maps::{Map, MapRegistry, MapSet, Owner, Scope, ScopeRules};
 pub use memory::prepare_thread;
 pub use policy::{ContentHash, PolicyModule};
+pub use policy_set::{LoadError, LoadErrorKind, PolicySet};

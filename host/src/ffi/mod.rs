@@ -10,4 +10,5 @@ pub mod guard;
 pub(crate) mod handles;
 pub mod logger;
 pub(crate) mod sys;
+pub mod tuner;
 pub mod types;

@@ -65,16 +65,18 @@ impl<T> Slot<T> {
         self.generation.load(Ordering::Acquire) != have
     }
 
-    /// Calling thread: exchanges `value` for the offer, if there is one and the lock is free. `have` follows.
+    /// Calling thread: exchanges `value` for the offer, if there is one and the lock is free, after `inherit(new, old)`.
+    /// `have` follows.
     #[cold]
-    pub(crate) fn exchange(&self, value: &mut T, have: &mut u64) -> bool {
+    pub(crate) fn exchange(&self, value: &mut T, have: &mut u64, inherit: impl FnOnce(&mut T, &T)) -> bool {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
         match std::mem::replace(&mut *state, State::Empty) {
-            State::Offered(new) => {
+            State::Offered(mut new) => {
+                inherit(&mut new, value);
                 *state = State::Retired(std::mem::replace(value, new));
                 *have = self.generation.load(Ordering::Acquire);
                 true
@@ -120,10 +122,10 @@ mod tests {
         assert_eq!(slot.offer(2, "two"), None);
         assert!(slot.has_news(have));
         assert_eq!(slot.offer(3, "three"), Some("two"), "an offer that nobody took");
-        assert!(slot.exchange(&mut value, &mut have));
+        assert!(slot.exchange(&mut value, &mut have, |_, _| ()));
         assert_eq!((value, have), ("three", 3));
         assert!(!slot.has_news(have));
-        assert!(!slot.exchange(&mut value, &mut have));
+        assert!(!slot.exchange(&mut value, &mut have, |_, _| ()));
         assert_eq!(slot.collect(), Some("one"));
         assert_eq!(slot.collect(), None);
     }
@@ -134,7 +136,7 @@ mod tests {
         assert_eq!(slot.offer(2, "two"), None);
         assert_eq!(slot.collect(), None);
         let (mut value, mut have) = ("one", 1);
-        assert!(slot.exchange(&mut value, &mut have));
+        assert!(slot.exchange(&mut value, &mut have, |_, _| ()));
         assert_eq!(value, "two");
     }
 
@@ -165,7 +167,7 @@ mod tests {
             while have < 2000 {
                 let before = value.0;
                 if slot.has_news(have) {
-                    slot.exchange(&mut value, &mut have);
+                    slot.exchange(&mut value, &mut have, |_, _| ());
                 }
                 assert!(value.0 >= before);
                 assert_eq!(value.0, have);

@@ -1,0 +1,385 @@
+//! [`Host`]: the one cell per process that NCCL's entry points share: the plan in force, the maps, the live communicators and the
+//! reload thread.
+//!
+//! Lock order: the state's mutex first, then a communicator's slot. The reload thread is joined without holding either.
+//! None of it is touched on the decision path.
+
+use crate::comm::{Chain, Communicator, FaultNote, Shared};
+use crate::config::{POLICY_VAR, Source};
+use crate::decision::CommInfo;
+use crate::engine::Engine;
+use crate::ffi::logger::{NcclLogger, Severity};
+use crate::log::{self, Level};
+use crate::maps::MapRegistry;
+use crate::policy::ContentHash;
+use crate::policy_set::{LoadError, Plan, PolicySet};
+use crate::reload::{Reloader, SwitchPolicy};
+use once_cell::sync::OnceCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Hosts of this process and of its ancestors by fork. A forked child must not use its parent's: a lock may be held by a
+/// thread that does not exist here. Deeper nesting of processes that each use NCCL gets no policies.
+static HOSTS: [OnceCell<Host>; 4] = [const { OnceCell::new() }; 4];
+
+/// The registry's own bound; the manifest's `map_memory` is checked per set.
+const REGISTRY_BYTES: u64 = 16 << 30;
+
+/// State of the plugin in one process.
+pub struct Host {
+    pid: u32,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Communicators that have joined and not left.
+    users: usize,
+    next_communicator: u64,
+    source: Option<Source>,
+    registry: Option<Arc<MapRegistry>>,
+    plan: Arc<Plan>,
+    comms: Vec<Arc<Shared>>,
+    reloader: Option<Reloader>,
+    last_reload: Option<ReloadReport>,
+    attempts: u64,
+}
+
+/// Outcome of the latest attempt to load a set, at the start or by reload.
+#[derive(Clone, Debug)]
+pub struct ReloadReport {
+    /// Attempts in this process so far.
+    pub attempt: u64,
+    /// Wall time from reading to the offer, of which nothing is on the decision path.
+    pub took: Duration,
+    /// What is in force now, or why nothing changed.
+    pub outcome: Result<Switched, LoadError>,
+}
+
+/// A successful load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switched {
+    /// Generation of the new plan.
+    pub generation: u64,
+    /// Hash of the new set.
+    pub hash: ContentHash,
+    /// Communicators that take the new plan at their next call.
+    pub switched: usize,
+    /// Communicators that keep theirs until they end, see [`SwitchPolicy`].
+    pub kept: usize,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Host(process {})", self.pid)
+    }
+}
+
+impl Host {
+    /// The host of this process; `None` after more than three nested forks.
+    pub fn current() -> Option<&'static Host> {
+        let pid = std::process::id();
+        HOSTS.iter().map(|cell| cell.get_or_init(|| Host::new(pid))).find(|host| host.pid == pid)
+    }
+
+    fn new(pid: u32) -> Host {
+        let state = State {
+            users: 0,
+            next_communicator: 1,
+            source: None,
+            registry: None,
+            plan: Arc::new(Plan::empty(0)),
+            comms: Vec::new(),
+            reloader: None,
+            last_reload: None,
+            attempts: 0,
+        };
+        Host { pid, state: Mutex::new(state) }
+    }
+
+    /// A new communicator, on the newest plan. Never fails: what goes wrong is logged, and the communicator passes
+    /// everything through.
+    pub(crate) fn join(info: CommInfo, logger: Option<NcclLogger>) -> Communicator {
+        let Some(host) = Host::current() else { return Communicator::pass_through(info) };
+        adopt_logger(logger);
+        let mut state = host.lock();
+        if state.users == 0 {
+            host.start(&mut state);
+        }
+        state.users += 1;
+        let communicator = state.admit(info, host);
+        let line = state.init_line(&communicator);
+        drop(state);
+        tell(Level::Info, &line);
+        communicator
+    }
+
+    /// Takes a communicator back. The last one stops the reload thread, so that no thread of ours runs when NCCL closes
+    /// the library.
+    pub(crate) fn leave(&'static self, communicator: Communicator) {
+        if self.pid != std::process::id() {
+            // A forked child ends its parent's communicator: our threads and perhaps our lock are not here.
+            return;
+        }
+        let mut state = self.lock();
+        state.comms.retain(|shared| !Arc::ptr_eq(shared, communicator.shared()));
+        state.users = state.users.saturating_sub(1);
+        let reloader = if state.users == 0 { state.reloader.take() } else { None };
+        let last = state.users == 0;
+        drop(state);
+        report_faults(communicator.shared());
+        drop(communicator);
+        if let Some(reloader) = reloader {
+            reloader.stop();
+        }
+        if last {
+            release_logger(self);
+        }
+    }
+
+    /// Outcome of the latest attempt to load a set.
+    pub fn last_reload(&self) -> Option<ReloadReport> {
+        self.lock().last_reload.clone()
+    }
+
+    /// The plan that new communicators get.
+    pub fn plan(&self) -> Arc<Plan> {
+        self.lock().plan.clone()
+    }
+
+    /// Communicators that are alive.
+    pub fn communicators(&self) -> Vec<Arc<Shared>> {
+        self.lock().comms.clone()
+    }
+
+    /// The maps of this process; `None` before the first set was loaded.
+    pub fn maps(&self) -> Option<Arc<MapRegistry>> {
+        self.lock().registry.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first communicator: reads the environment, loads the set, starts the reload thread.
+    fn start(&'static self, state: &mut State) {
+        state.source = Source::from_env();
+        let Some(source) = state.source.clone() else {
+            state.plan = Arc::new(Plan::empty(state.plan.generation() + 1));
+            return;
+        };
+        let begun = Instant::now();
+        let loaded = source.read().map_err(LoadError::from).and_then(|read| {
+            // A set that is in force since earlier communicators keeps its machine code and maps.
+            if read.hash() == state.plan.set().hash() && state.registry.is_some() {
+                return Ok(None);
+            }
+            PolicySet::build(read).map(Some)
+        });
+        match loaded {
+            Ok(None) => {}
+            Ok(Some(set)) => {
+                let outcome = state.install(set);
+                state.report(begun, outcome.map(|(switched, _)| switched));
+            }
+            Err(error) => {
+                state.plan = Arc::new(Plan::empty(state.plan.generation() + 1));
+                state.report(begun, Err(error));
+            }
+        }
+        match Reloader::start(self, source) {
+            Ok(reloader) => state.reloader = Some(reloader),
+            Err(e) => tell!(Warn, "no reload thread ({e}): policies change only with the process"),
+        }
+    }
+
+    /// Reload thread: reads the source again, and puts the set in force if it differs.
+    pub(crate) fn reload(&self, source: &Source) {
+        let begun = Instant::now();
+        let read = match source.read() {
+            Ok(read) => read,
+            Err(e) => return self.lock().report(begun, Err(e.into())),
+        };
+        if self.lock().in_force(&read.hash()) {
+            return;
+        }
+        match PolicySet::build(read) {
+            Err(e) => self.lock().report(begun, Err(e)),
+            Ok(set) => {
+                let mut state = self.lock();
+                let (outcome, garbage) = match state.install(set) {
+                    Ok((switched, garbage)) => (Ok(switched), garbage),
+                    Err(e) => (Err(e), Vec::new()),
+                };
+                state.report(begun, outcome);
+                drop(state);
+                drop(garbage);
+            }
+        }
+    }
+
+    /// Reload thread, now and then: drops what communicators gave back, and reports faults.
+    pub(crate) fn tick(&self) {
+        for shared in self.communicators() {
+            drop(shared.slot().collect());
+            report_faults(&shared);
+        }
+    }
+}
+
+impl State {
+    fn in_force(&mut self, hash: &ContentHash) -> bool {
+        let same = self.plan.set().hash() == *hash && self.registry.is_some();
+        if same && self.last_reload.as_ref().is_some_and(|r| r.outcome.is_err()) {
+            tell!(Info, "the policy directory holds the set in force again");
+            self.last_reload = None;
+        }
+        same
+    }
+
+    /// All or nothing: makes the maps, and a chain for every communicator that may switch; only then offers them. Returns
+    /// what offers pushed out, to be dropped without the lock.
+    fn install(&mut self, set: PolicySet) -> Result<(Switched, Vec<Chain>), LoadError> {
+        let registry = self.registry()?;
+        let generation = self.plan.generation() + 1;
+        let plan = Arc::new(Plan::new(generation, set, &registry)?);
+        let may_switch = |s: &&Arc<Shared>| s.switch_policy() == SwitchPolicy::NextCall;
+        let chains = self
+            .comms
+            .iter()
+            .filter(may_switch)
+            .map(|shared| Ok((shared, plan.chain(&registry, shared.id())?)))
+            .collect::<Result<Vec<_>, LoadError>>()?;
+        let switched = chains.len();
+        let garbage =
+            chains.into_iter().filter_map(|(shared, chain)| shared.slot().offer(generation, chain)).collect();
+        self.plan = plan.clone();
+        let kept = self.comms.len() - switched;
+        Ok((Switched { generation, hash: plan.set().hash(), switched, kept }, garbage))
+    }
+
+    fn registry(&mut self) -> Result<Arc<MapRegistry>, LoadError> {
+        if let Some(registry) = &self.registry {
+            return Ok(registry.clone());
+        }
+        let engine = Engine::global().map_err(LoadError::engine)?;
+        let registry = Arc::new(MapRegistry::new(engine, REGISTRY_BYTES));
+        self.registry = Some(registry.clone());
+        Ok(registry)
+    }
+
+    fn admit(&mut self, info: CommInfo, host: &'static Host) -> Communicator {
+        let id = self.next_communicator;
+        self.next_communicator += 1;
+        let made = match &self.registry {
+            Some(registry) => self.plan.chain(registry, id),
+            None => Ok(Chain::empty(self.plan.clone())),
+        };
+        let chain = made.unwrap_or_else(|error| {
+            tell!(Warn, "communicator without policies, NCCL decides: {error}");
+            Chain::empty(self.plan.clone())
+        });
+        let shared = Arc::new(Shared::new(id, info, self.plan.generation()));
+        self.comms.push(shared.clone());
+        Communicator::new(shared, chain, Some(host))
+    }
+
+    /// Records the outcome of an attempt and logs it.
+    fn report(&mut self, begun: Instant, outcome: Result<Switched, LoadError>) {
+        self.attempts += 1;
+        let (took, set) = (begun.elapsed(), self.plan.set().describe());
+        match &outcome {
+            Ok(s) if s.switched + s.kept == 0 => tell!(Info, "policy {set}; loaded in {took:.1?}"),
+            Ok(s) => tell!(
+                Info,
+                "policy {set}; loaded in {took:.1?}; {} communicators take it at their next call, {} keep theirs",
+                s.switched,
+                s.kept
+            ),
+            Err(e) => tell!(Warn, "policy refused, still in force: {set}: {e}"),
+        }
+        self.last_reload = Some(ReloadReport { attempt: self.attempts, took, outcome });
+    }
+
+    fn init_line(&self, communicator: &Communicator) -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        let info = communicator.info();
+        let ranks = info.n_ranks;
+        let whole = if communicator.is_complete() { "" } else { " (not on this communicator)" };
+        let set = match &self.source {
+            Some(_) => format!("{}{whole}", self.plan.set().describe()),
+            None => format!("none ({POLICY_VAR} is not set; NCCL decides)"),
+        };
+        let reload = match (communicator.shared().switch_policy(), &self.reloader) {
+            (_, None) => "off".to_owned(),
+            (SwitchPolicy::NextCall, Some(_)) => "on".to_owned(),
+            (SwitchPolicy::NewCommunicators, Some(_)) => format!("new communicators only ({ranks} ranks)"),
+        };
+        format!(
+            "Ringfence {version}: policy {set}, comm {:#x}, {ranks} ranks; hot reload: {reload}",
+            info.comm_id
+        )
+    }
+}
+
+/// Says what a policy did wrong, once per generation and communicator.
+fn report_faults(shared: &Shared) {
+    let Some(FaultNote { plan, policy, call_seq, fault }) = shared.take_note() else { return };
+    let name = plan.set().policies().get(policy).map_or("?", |p| p.name.as_str());
+    let (id, total) = (shared.info().comm_id, shared.faults());
+    tell!(
+        Warn,
+        "policy {name} faulted at call {call_seq} on comm {id:#x} and was skipped: {fault} ({total} faults so far; \
+         the next report comes with the next policy)"
+    );
+}
+
+/// NCCL's logger, of the newest communicator; `None` once the last one is gone, for NCCL may then be unloaded.
+static LOGGER: Mutex<Option<NcclLogger>> = Mutex::new(None);
+
+/// Writes a line to NCCL's log, which filters by `NCCL_DEBUG`, and to standard error as far as `RINGFENCE_LOG` says
+/// and NCCL would not show it.
+pub(crate) fn tell(level: Level, text: &str) {
+    let severity = match level {
+        Level::Error | Level::Warn => Severity::Warn,
+        Level::Info => Severity::Info,
+        Level::Debug | Level::Trace => Severity::Trace,
+    };
+    // Copied out: NCCL's logger takes a lock of its own.
+    let logger = *LOGGER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(logger) = logger {
+        logger.line(severity, text);
+    }
+    if log::enabled(level) && stderr_wanted() {
+        eprintln!("ringfence {}: {}", level.name(), text.strip_prefix("Ringfence: ").unwrap_or(text));
+    }
+}
+
+/// `tell!(Warn, "...")`: a line that starts with the product's name.
+macro_rules! tell {
+    ($level:ident, $($arg:tt)+) => {
+        $crate::host::tell($crate::log::Level::$level, &format!("Ringfence: {}", format_args!($($arg)+)))
+    };
+}
+pub(crate) use tell;
+
+/// Without NCCL_DEBUG, NCCL shows no line at all; a refused policy must not go unseen.
+fn stderr_wanted() -> bool {
+    std::env::var_os("RINGFENCE_LOG").is_some() || std::env::var_os("NCCL_DEBUG").is_none()
+}
+
+/// From now on lines go to this logger, those of the runtime included.
+fn adopt_logger(logger: Option<NcclLogger>) {
+    if logger.is_some() {
+        *LOGGER.lock().unwrap_or_else(PoisonError::into_inner) = logger;
+        log::set_sink(Some(Arc::new(|level, text: &str| tell(level, &format!("Ringfence: {text}")))));
+    }
+}
+
+/// NCCL may be unloaded once its last communicator is gone.
+fn release_logger(host: &Host) {
+    let state = host.lock();
+    if state.users == 0 {
+        log::set_sink(None);
+        *LOGGER.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}

@@ -1,0 +1,450 @@
+//! [`PolicySet`]: everything that a source holds, verified and compiled, all or nothing; [`Plan`]: a set in force,
+//! with its maps; [`LoadError`]: why a set was refused.
+
+use crate::comm::Chain;
+use crate::config::{ConfigError, Manifest, PolicyEntry, ScopeName, Source, SourceSet};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::hooks::Hook;
+use crate::instance::{Instance, Limits};
+use crate::maps::{MapRegistry, MapSet, Owner, Scope, ScopeRules};
+use crate::policy::{ContentHash, PolicyModule};
+use ringfence_translator::verify::Verifier;
+use ringfence_translator::{MapDecl, Object, Rejection, Translator};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// Most bytes of all maps of a set, unless its manifest says otherwise.
+pub const DEFAULT_MAP_MEMORY: u64 = 256 << 20;
+
+/// A policy of a set, as machine code.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Name in logs: the manifest's, or the file's.
+    pub name: String,
+    /// Its object, below the directory.
+    pub file: String,
+    /// The code.
+    pub module: PolicyModule,
+}
+
+/// All policies of a source, in the order of the chain.
+#[derive(Clone, Debug)]
+pub struct PolicySet {
+    policies: Vec<Policy>,
+    manifest: Manifest,
+    hash: ContentHash,
+}
+
+impl PolicySet {
+    /// No policies: NCCL decides alone.
+    pub fn empty() -> PolicySet {
+        let set = SourceSet { manifest: Manifest::default(), files: Vec::new() };
+        PolicySet { policies: Vec::new(), hash: set.hash(), manifest: set.manifest }
+    }
+
+    /// Reads a source as one version, then verifies, translates and compiles all of it.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with any part of it.
+    pub fn load(source: &Source) -> Result<PolicySet, LoadError> {
+        PolicySet::build(source.read()?)
+    }
+
+    /// Verifies, translates and compiles what was read.
+    ///
+    /// # Errors
+    /// As [`PolicySet::load`].
+    pub fn build(read: SourceSet) -> Result<PolicySet, LoadError> {
+        let hash = read.hash();
+        let engine = Engine::global().map_err(LoadError::engine)?;
+        let entries = read.manifest.policies.iter().zip(&read.files);
+        let policies = entries
+            .map(|(entry, file)| compile(engine, entry, &file.bytes))
+            .collect::<Result<Vec<_>, LoadError>>()?;
+        let set = PolicySet { policies, manifest: read.manifest, hash };
+        set.check_map_memory()?;
+        Ok(set)
+    }
+
+    /// The policies, in the order of the chain.
+    pub fn policies(&self) -> &[Policy] {
+        &self.policies
+    }
+    /// What the manifest says, or stands for.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+    /// SHA-256 over everything that decides: order, names, hooks, programs, objects, limits, map rules. Comments
+    /// and layout of the manifest do not count, so ranks that read equal policies have equal hashes.
+    pub fn hash(&self) -> ContentHash {
+        self.hash
+    }
+
+    /// One line for logs: `size-aware+1 sha256:0123456789ab, hook tuner`.
+    pub fn describe(&self) -> String {
+        let Some(first) = self.policies.first() else { return "none (NCCL decides)".into() };
+        let more = match self.policies.len() {
+            1 => String::new(),
+            n => format!("+{}", n - 1),
+        };
+        let mut hooks: Vec<&str> = Vec::new();
+        for policy in &self.policies {
+            if !hooks.contains(&policy.module.hook().name()) {
+                hooks.push(policy.module.hook().name());
+            }
+        }
+        let hash = self.hash.to_string();
+        format!("{}{more} sha256:{}, hook {}", first.name, &hash[..12], hooks.join("+"))
+    }
+
+    /// Before any memory is taken: do all maps fit the limit, counting one of each name once?
+    fn check_map_memory(&self) -> Result<(), LoadError> {
+        let limit = self.manifest.limits.map_memory.unwrap_or(DEFAULT_MAP_MEMORY);
+        let maps: BTreeMap<&str, u64> = self
+            .policies
+            .iter()
+            .flat_map(|p| p.module.maps())
+            .map(|decl| (decl.name.as_str(), bytes(decl)))
+            .collect();
+        let need: u64 = maps.values().sum();
+        if need <= limit {
+            return Ok(());
+        }
+        let largest = maps.iter().max_by_key(|(_, n)| **n).map_or("", |(name, _)| name);
+        let message = format!(
+            "the maps take {need} bytes (most of them {largest}), limits.map_memory is {limit}; raise it or shrink them"
+        );
+        Err(LoadError::new(LoadErrorKind::Maps, "", message))
+    }
+
+    fn scope_rules(&self) -> ScopeRules {
+        let scope = |s| match s {
+            ScopeName::Policy => Scope::Policy,
+            ScopeName::Communicator => Scope::Communicator,
+            ScopeName::Process => Scope::Process,
+        };
+        let maps = &self.manifest.maps;
+        ScopeRules {
+            default: Scope::Process,
+            by_name: maps.iter().map(|(name, m)| (name.clone(), scope(m.scope))).collect::<BTreeMap<_, _>>(),
+            reset: maps
+                .iter()
+                .filter(|(_, m)| m.reset)
+                .map(|(name, _)| name.clone())
+                .collect::<BTreeSet<_>>(),
+        }
+    }
+}
+
+impl SourceSet {
+    /// See [`PolicySet::hash`].
+    pub fn hash(&self) -> ContentHash {
+        let mut canonical = Vec::new();
+        let mut part = |bytes: &[u8]| {
+            // Lengths keep adjacent parts apart.
+            canonical.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+            canonical.extend_from_slice(bytes);
+        };
+        part(b"ringfence policy set 1");
+        for (entry, file) in self.manifest.policies.iter().zip(&self.files) {
+            part(entry.display_name().as_bytes());
+            part(entry.hook.map_or("", |h| h.as_str()).as_bytes());
+            part(entry.program.as_deref().unwrap_or("").as_bytes());
+            part(ContentHash::of(&file.bytes).bytes());
+        }
+        let limits = &self.manifest.limits;
+        part(format!("{:?} {:?} {:?}", limits.fuel, limits.max_channels, limits.map_memory).as_bytes());
+        for (name, map) in &self.manifest.maps {
+            part(name.as_bytes());
+            part(format!("{} {}", map.scope.as_str(), map.reset).as_bytes());
+        }
+        ContentHash::of(&canonical)
+    }
+}
+
+fn compile(engine: &Engine, entry: &PolicyEntry, bytes: &[u8]) -> Result<Policy, LoadError> {
+    let file = entry.file.as_str();
+    let translator = |e| LoadError::translator(file, e);
+    let object = Object::parse(bytes).map_err(translator)?;
+    let (program, hook) = choose(&object, entry)?;
+    let program = object.program(&program).map_err(translator)?;
+    let verified = Verifier::new(hook.env()).verify(program).map_err(|r| LoadError::rejected(file, r))?;
+    let wasm = Translator::new().translate(&verified).map_err(translator)?;
+    let module = PolicyModule::compile(engine, wasm).map_err(|e| LoadError::host(file, e))?;
+    Ok(Policy { name: entry.display_name().to_owned(), file: file.to_owned(), module })
+}
+
+/// The program that the entry means, and its hook.
+fn choose(object: &Object, entry: &PolicyEntry) -> Result<(String, Hook), LoadError> {
+    let forced = entry.hook.and_then(|h| Hook::parse(h.as_str()));
+    let hook_of = |section: &str| forced.or_else(|| Hook::from_section(section).filter(|h| h.decides()));
+    let fail = |message| Err(LoadError::new(LoadErrorKind::NoProgram, &entry.file, message));
+    let named = |name: &str| entry.program.as_deref().is_none_or(|want| want == name);
+    let known: Vec<_> = object.programs().map(|p| (p.name(), p.section())).collect();
+    let found: Vec<_> =
+        known.iter().filter(|(name, section)| named(name) && hook_of(section).is_some()).collect();
+    let list = |programs: &[(&str, &str)]| {
+        let shown: Vec<_> =
+            programs.iter().map(|(name, section)| format!("{name} (section {section})")).collect();
+        if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") }
+    };
+    match (found.as_slice(), &entry.program) {
+        ([(name, section)], _) => match hook_of(section) {
+            Some(hook) => Ok(((*name).to_owned(), hook)),
+            None => fail(format!("section {section} names no hook")),
+        },
+        ([], Some(program)) => fail(format!(
+            "no program {program:?} for the hooks tuner and uprobe; the object has {}",
+            list(&known)
+        )),
+        ([], None) => fail(format!(
+            "no program in a section tuner or uprobe; the object has {}; name the hook in the manifest",
+            list(&known)
+        )),
+        (several, _) => {
+            let several: Vec<_> = several.iter().map(|p| **p).collect();
+            fail(format!("several programs: {}; say which one: program = \"NAME\"", list(&several)))
+        }
+    }
+}
+
+fn bytes(decl: &MapDecl) -> u64 {
+    decl.layout().map_or(u64::MAX >> 8, |layout| u64::from(layout.pages) << 16)
+}
+
+/// A set in force, with its maps. As long as a plan lives, so do its maps: they outlive a moment without communicators.
+#[derive(Debug)]
+pub struct Plan {
+    generation: u64,
+    set: PolicySet,
+    /// Maps of each policy; `None` where a map belongs to a communicator.
+    maps: Vec<Option<MapSet>>,
+    rules: ScopeRules,
+}
+
+impl Plan {
+    /// Puts a set in force: finds or makes its maps. Existing contents stay where name, scope and shape agree.
+    ///
+    /// # Errors
+    /// A map whose shape changed while it is in use and that the manifest does not reset, or not enough memory.
+    pub(crate) fn new(generation: u64, set: PolicySet, registry: &MapRegistry) -> Result<Plan, LoadError> {
+        let rules = set.scope_rules();
+        let per_comm = |p: &Policy| {
+            p.module.maps().iter().any(|m| rules.by_name.get(&m.name) == Some(&Scope::Communicator))
+        };
+        let maps = set
+            .policies
+            .iter()
+            .map(|p| if per_comm(p) { Ok(None) } else { resolve(registry, p, &rules, 0).map(Some) })
+            .collect::<Result<Vec<_>, LoadError>>()?;
+        Ok(Plan { generation, set, maps, rules })
+    }
+
+    /// The plan of a process without policies.
+    pub(crate) fn empty(generation: u64) -> Plan {
+        Plan { generation, set: PolicySet::empty(), maps: Vec::new(), rules: ScopeRules::default() }
+    }
+
+    /// Counts up with every plan of the process.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+    /// The policies.
+    pub fn set(&self) -> &PolicySet {
+        &self.set
+    }
+    /// Bound on channels.
+    pub(crate) fn max_channels(&self) -> u32 {
+        crate::comm::max_channels(self.set.manifest.limits.max_channels)
+    }
+    /// Did the operator set the bound, and thereby promise that communicators have that many?
+    pub(crate) fn channel_promise(&self) -> bool {
+        self.set.manifest.limits.max_channels.is_some()
+    }
+
+    /// The instances for one communicator.
+    ///
+    /// # Errors
+    /// As [`Plan::new`]; no memory.
+    pub(crate) fn chain(
+        self: &Arc<Plan>,
+        registry: &MapRegistry,
+        communicator: u64,
+    ) -> Result<Chain, LoadError> {
+        let fuel = self.set.manifest.limits.fuel;
+        let limits = fuel.map_or(Limits::default(), |fuel| Limits { fuel });
+        let mut instances = Vec::with_capacity(self.maps.len());
+        for (policy, maps) in self.set.policies.iter().zip(&self.maps) {
+            let maps = match maps {
+                Some(maps) => maps.clone(),
+                None => resolve(registry, policy, &self.rules, communicator)?,
+            };
+            let instance = Instance::new(&policy.module, &maps, limits);
+            instances.push(instance.map_err(|e| LoadError::host(&policy.file, e))?);
+        }
+        Ok(Chain { plan: self.clone(), instances })
+    }
+}
+
+fn resolve(
+    registry: &MapRegistry,
+    policy: &Policy,
+    rules: &ScopeRules,
+    communicator: u64,
+) -> Result<MapSet, LoadError> {
+    // The file, not the name: maps of scope `policy` and global data stay with the object when it is renamed in logs.
+    let owner = Owner { policy: policy.file.clone(), communicator };
+    registry.resolve(policy.module.maps(), rules, &owner).map_err(|e| LoadError::host(&policy.file, e))
+}
+
+/// Stage that refused a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadErrorKind {
+    /// The directory, a file or the manifest.
+    Config,
+    /// An object that is no eBPF object, or cannot be linked or translated.
+    Object,
+    /// No program for a hook, or several.
+    NoProgram,
+    /// The verifier refused a program.
+    Rejected,
+    /// The engine: compiling or instantiating.
+    Engine,
+    /// Maps: shape or size.
+    Maps,
+}
+
+/// Why a set was refused. One line: the file, the reason with its source line, and what to do.
+#[derive(Clone, Debug)]
+pub struct LoadError(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: LoadErrorKind,
+    file: String,
+    message: String,
+    rejection: Option<Rejection>,
+}
+
+impl LoadError {
+    #[cold]
+    fn new(kind: LoadErrorKind, file: &str, message: impl Into<String>) -> LoadError {
+        LoadError(Box::new(Inner { kind, file: file.to_owned(), message: message.into(), rejection: None }))
+    }
+
+    fn translator(file: &str, error: ringfence_translator::Error) -> LoadError {
+        LoadError::new(LoadErrorKind::Object, file, error.to_string())
+    }
+
+    fn host(file: &str, error: Error) -> LoadError {
+        use crate::error::ErrorKind;
+        let kind = match error.kind() {
+            ErrorKind::MapShape | ErrorKind::MapLimit | ErrorKind::BadMap => LoadErrorKind::Maps,
+            _ => LoadErrorKind::Engine,
+        };
+        LoadError::new(kind, file, error.to_string())
+    }
+
+    /// The engine itself cannot be made.
+    pub(crate) fn engine(error: Error) -> LoadError {
+        LoadError::new(LoadErrorKind::Engine, "", error.to_string())
+    }
+
+    fn rejected(file: &str, rejection: Rejection) -> LoadError {
+        let mut message = rejection.to_string();
+        if let Some(line) = rejection.source().map(|s| s.text.trim()).filter(|text| !text.is_empty()) {
+            message += &format!("; source: {line}");
+        }
+        if let Some(hint) = rejection.hint() {
+            message += &format!("; {hint}");
+        }
+        let mut error = LoadError::new(LoadErrorKind::Rejected, file, message);
+        error.0.rejection = Some(rejection);
+        error
+    }
+
+    /// The stage.
+    pub fn kind(&self) -> LoadErrorKind {
+        self.0.kind
+    }
+    /// The file at fault; empty if it is the set as a whole.
+    pub fn file(&self) -> &str {
+        &self.0.file
+    }
+    /// The reason, without the file.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+    /// The verifier's refusal, if it was one.
+    pub fn rejection(&self) -> Option<&Rejection> {
+        self.0.rejection.as_ref()
+    }
+}
+
+impl From<ConfigError> for LoadError {
+    fn from(error: ConfigError) -> LoadError {
+        LoadError::new(LoadErrorKind::Config, error.file(), error.message())
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.file.is_empty() {
+            write!(f, "{}: ", self.0.file)?;
+        }
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PolicyFile;
+
+    fn read(manifest: &str, objects: &[&[u8]]) -> SourceSet {
+        let manifest = Manifest::parse(manifest).unwrap();
+        let files = manifest.policies.iter().zip(objects);
+        let files = files.map(|(e, b)| PolicyFile { path: e.file.clone(), bytes: b.to_vec() }).collect();
+        SourceSet { manifest, files }
+    }
+
+    #[test]
+    fn the_hash_follows_what_decides_and_nothing_else() {
+        let base = "[[policy]]\nfile = 'a.o'\n[[policy]]\nfile = 'b.o'\n";
+        let of = |text: &str, objects: &[&[u8]]| read(text, objects).hash();
+        let hash = of(base, &[b"A", b"B"]);
+        assert_eq!(hash, of(&format!("# a comment\n{base}"), &[b"A", b"B"]));
+        let others = [
+            of(base, &[b"A", b"C"]),
+            of(base, &[b"B", b"A"]),
+            of(&format!("{base}[limits]\nmax_channels = 8\n"), &[b"A", b"B"]),
+            of(&format!("{base}[limits]\nfuel = 8\n"), &[b"A", b"B"]),
+            of(&format!("{base}[maps.m]\nreset = true\n"), &[b"A", b"B"]),
+            of(&format!("{base}hook = 'tuner'\n"), &[b"A", b"B"]),
+            of(&format!("{base}program = 'p'\n"), &[b"A", b"B"]),
+            of("[[policy]]\nfile = 'a.o'\n", &[b"A"]),
+        ];
+        for (i, other) in others.iter().enumerate() {
+            assert_ne!(hash, *other, "{i}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused_by_name() {
+        let e = PolicySet::build(read("[[policy]]\nfile = 'a.o'\n", &[b"not an object"])).unwrap_err();
+        assert_eq!((e.kind(), e.file()), (LoadErrorKind::Object, "a.o"));
+        assert!(e.to_string().starts_with("a.o: "));
+    }
+
+    #[test]
+    fn an_empty_set_is_a_set() {
+        let set = PolicySet::build(read("policy = []", &[])).unwrap();
+        assert_eq!(set.hash(), PolicySet::empty().hash());
+        assert_eq!(set.describe(), "none (NCCL decides)");
+    }
+}
