@@ -109,7 +109,7 @@ impl Host {
         let communicator = state.admit(info, host);
         let line = state.init_line(&communicator);
         drop(state);
-        tell(Level::Info, &line);
+        write_line(Level::Info, &line);
         communicator
     }
 
@@ -338,7 +338,7 @@ static LOGGER: Mutex<Option<NcclLogger>> = Mutex::new(None);
 
 /// Writes a line to NCCL's log, which filters by `NCCL_DEBUG`, and to standard error as far as `RINGFENCE_LOG` says
 /// and NCCL would not show it.
-pub(crate) fn tell(level: Level, text: &str) {
+pub(crate) fn write_line(level: Level, text: &str) {
     let severity = match level {
         Level::Error | Level::Warn => Severity::Warn,
         Level::Info => Severity::Info,
@@ -357,7 +357,7 @@ pub(crate) fn tell(level: Level, text: &str) {
 /// `tell!(Warn, "...")`: a line that starts with the product's name.
 macro_rules! tell {
     ($level:ident, $($arg:tt)+) => {
-        $crate::host::tell($crate::log::Level::$level, &format!("Ringfence: {}", format_args!($($arg)+)))
+        $crate::host::write_line($crate::log::Level::$level, &format!("Ringfence: {}", format_args!($($arg)+)))
     };
 }
 pub(crate) use tell;
@@ -371,7 +371,7 @@ fn stderr_wanted() -> bool {
 fn adopt_logger(logger: Option<NcclLogger>) {
     if logger.is_some() {
         *LOGGER.lock().unwrap_or_else(PoisonError::into_inner) = logger;
-        log::set_sink(Some(Arc::new(|level, text: &str| tell(level, &format!("Ringfence: {text}")))));
+        log::set_sink(Some(Arc::new(|level, text: &str| write_line(level, &format!("Ringfence: {text}")))));
     }
 }
 
