@@ -1,9 +1,10 @@
 //! [`program`]: random programs as text, for differential tests. The same seed gives the same program.
 //!
 //! Programs compute on r0 to r7 with every operation of the instruction set, read and write a context of
-//! [`CTX_BYTES`] through r9 and eight stack slots, call functions, and end by folding all they computed into r0. r8 counts
-//! blocks down, so that every program ends.
+//! [`CTX_BYTES`] through r9, eight stack slots and the maps of [`maps`], call functions, and end by folding all they
+//! computed into r0. r8 counts blocks down, so that every program ends.
 
+use ringfence_translator::{MapDecl, MapKind};
 use std::fmt::Write;
 
 /// Bytes of the context that the programs use.
@@ -53,11 +54,26 @@ pub fn context(seed: u64) -> Vec<u8> {
     (0..CTX_BYTES).map(|_| rng.next() as u8).collect()
 }
 
+/// Maps that the programs use: arrays whose values need a shift and a multiplication, a small hash map, global data.
+pub fn maps() -> Vec<MapDecl> {
+    let map = |name: &str, kind, key_size, value_size, max_entries| {
+        let init = if kind == MapKind::Global { vec![0x5a; value_size as usize] } else { Vec::new() };
+        let name = name.to_owned();
+        MapDecl { name, kind, key_size, value_size, max_entries, flags: 0, read_only: false, init }
+    };
+    vec![
+        map("even", MapKind::Array, 4, 16, 5),
+        map("odd", MapKind::Array, 4, 24, 3),
+        map("hash", MapKind::Hash, 8, 16, 4),
+        map(".bss", MapKind::Global, 4, 64, 1),
+    ]
+}
+
 /// The text of a program, for [`assemble`](ringfence_translator::isa::asm::assemble).
 pub fn program(seed: u64, shape: Shape) -> String {
     let mut rng = Rng::new(seed);
     let funcs = rng.below(4);
-    let mut g = Gen { rng, text: String::new(), shape, func: 0, funcs };
+    let mut g = Gen { rng, text: String::new(), shape, func: 0, funcs, labels: 0 };
     for func in 0..=funcs {
         g.func = func;
         g.function();
@@ -72,6 +88,8 @@ struct Gen {
     /// Function being written: 0 is the entry, and calls go to higher numbers only.
     func: u64,
     funcs: u64,
+    /// Labels inside blocks so far.
+    labels: u64,
 }
 
 macro_rules! line {
@@ -162,7 +180,11 @@ impl Gen {
 
     fn insn(&mut self) {
         let dst = self.rng.below(8);
-        match self.rng.below(20) {
+        match self.rng.below(24) {
+            20 => self.array(),
+            21 => self.hash(),
+            22 => self.global(),
+            23 => self.variable_offset(),
             0..=8 => self.alu(dst),
             9 => self.unary(dst),
             10 => self.constant(dst),
@@ -242,6 +264,69 @@ impl Gen {
                 let op = self.rng.pick(&["+=", "|=", "&=", "^="]);
                 line!(self, "lock *({ty} *)({address}) {op} {r}{reg}");
             }
+        }
+    }
+
+    /// Looks an array up, at keys inside and outside, and uses the value; pointers may lie before it on the way.
+    fn array(&mut self) {
+        let (map, bytes) = self.rng.pick(&[("even", 16), ("odd", 24)]);
+        self.labels += 1;
+        let label = format!("f{}_m{}", self.func, self.labels);
+        if self.rng.chance(50) {
+            line!(self, "*(u32 *)(r10 - 68) = {}", self.rng.below(7));
+        } else {
+            line!(self, "r1 = r{}\nr1 &= 7\n*(u32 *)(r10 - 68) = r1", self.rng.below(8));
+        }
+        line!(self, "r1 = map[{map}] ll\nr2 = r10\nr2 += -68\ncall map_lookup_elem\nif r0 == 0 goto {label}");
+        let before = self.rng.pick(&[0, 0, 8, 4096]);
+        line!(self, "r0 += -{before}");
+        let at = before + 8 * self.rng.below(bytes / 8);
+        line!(self, "r6 = *(u64 *)(r0 + {at})\nlock *(u64 *)(r0 + {at}) += r7");
+        line!(self, "*(u16 *)(r0 + {}) = r7", before + self.rng.below(bytes - 1));
+        line!(self, "{label}:");
+        self.clobbered();
+    }
+
+    /// Updates, finds or removes an entry of the hash map; what the helper says goes to r7.
+    fn hash(&mut self) {
+        self.labels += 1;
+        let label = format!("f{}_m{}", self.func, self.labels);
+        line!(self, "*(u64 *)(r10 - 80) = {}\nr1 = map[hash] ll\nr2 = r10\nr2 += -80", self.rng.below(7));
+        match self.rng.below(4) {
+            0 | 1 => {
+                let flags = self.rng.pick(&[0, 0, 0, 1, 2, 3]);
+                line!(self, "r3 = r10\nr3 += -64\nr4 = {flags}\ncall map_update_elem\nr7 = r0");
+            }
+            2 => {
+                line!(self, "call map_lookup_elem\nif r0 == 0 goto {label}\nr7 = *(u32 *)(r0 + 4)");
+                line!(self, "*(u8 *)(r0 + 15) = r6\n{label}:");
+            }
+            _ => line!(self, "call map_delete_elem\nr7 = r0"),
+        }
+        self.clobbered();
+    }
+
+    fn global(&mut self) {
+        let (offset, at) = (self.rng.below(64), self.rng.below(57) as i64);
+        line!(self, "r1 = map[.bss][0] + {offset} ll\nr6 ^= r0");
+        line!(self, "r7 = *(u64 *)(r1 + {})\n*(u32 *)(r1 + {}) = r6", at - offset as i64, at - offset as i64);
+        self.constant(1);
+    }
+
+    /// Accesses whose offset is not constant.
+    fn variable_offset(&mut self) {
+        let base = self.rng.pick(&["r9", "r10"]);
+        let low = if base == "r9" { 0 } else { -64 };
+        line!(self, "r2 = r{}\nr2 &= 31\nr1 = {base}\nr1 += r2", self.rng.below(8));
+        line!(self, "r6 = *(u16 *)(r1 + {})\n*(u8 *)(r1 + {}) = r7", low + 1, low + 30);
+        self.constant(1);
+        self.constant(2);
+    }
+
+    /// A helper leaves r0 and r1 to r5 undefined, or a pointer in r0, of which no program may depend.
+    fn clobbered(&mut self) {
+        for r in 0..6 {
+            self.constant(r);
         }
     }
 

@@ -28,8 +28,7 @@
         local.get $r0
         i64.const 2
         i64.add
-        local.set $r0
-        local.get $r0
+        local.tee $r0
         i64.const 100
         i64.lt_u
         if ;; label = @3

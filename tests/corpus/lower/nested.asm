@@ -5,7 +5,7 @@ outer:
 r3 = 0
 inner:
 r0 += r3
-if r0 > 100 goto out
+if r0 > 10 goto out
 r3 += 1
 if r3 < 4 goto inner
 r2 += 1

@@ -96,7 +96,6 @@
       unreachable
     end
     i64.const 2
-    local.set $r0
-    local.get $r0
+    local.tee $r0
   )
 )

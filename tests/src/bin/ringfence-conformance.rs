@@ -11,15 +11,18 @@
 //! |---|---|
 //! | `--program HEX` | the program, instead of standard input |
 //! | `--elf` | the program is an ELF object with one program |
+//! | `--verify` | verify the program (hook `generic`); without it, it runs unverified, in the sandbox alone |
 //! | `--wat` | print the translation as well, on standard error |
 //! | `--debug`, `--cpu_version V`, `--cpu-version V` | accepted for runners that pass them; change nothing |
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nccl_ringfence::raw;
+use ringfence_translator::verify::Verifier;
 use ringfence_translator::wasm::layout::CTX_MAX;
-use ringfence_translator::{Env, Object, Program, translate_unverified};
+use ringfence_translator::{Env, Object, Program, Translator, translate_unverified};
 use std::io::Read;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Fuel of a run; the longest test needs some thousands.
 const FUEL: u64 = 100_000_000;
@@ -50,6 +53,7 @@ struct Options {
     memory: Vec<u8>,
     program: Option<String>,
     elf: bool,
+    verify: bool,
     wat: bool,
 }
 
@@ -62,6 +66,7 @@ impl Options {
             match arg.as_str() {
                 "--program" => options.program = Some(value()?),
                 "--elf" => options.elf = true,
+                "--verify" => options.verify = true,
                 "--wat" => options.wat = true,
                 "--debug" => {}
                 "--cpu_version" | "--cpu-version" => drop(value()?),
@@ -113,9 +118,20 @@ fn hex(text: &str) -> Result<Vec<u8>> {
 fn run(mut options: Options) -> Result<u64> {
     let program = options.program()?;
     let mut memory = std::mem::take(&mut options.memory);
+    if options.verify {
+        return run_verified(program, &mut memory, options.wat);
+    }
     let module = translate_unverified(&program, &Env::base_helpers())?;
     print_wat(module.bytes(), options.wat)?;
     Ok(raw::run_unverified(&module, &mut memory, FUEL)?)
+}
+
+fn run_verified(program: Program, memory: &mut [u8], wat: bool) -> Result<u64> {
+    let env = Arc::new(Env::generic(memory.len() as u32));
+    let verified = Verifier::new(env).verify(program)?;
+    let module = Translator::new().translate(&verified)?;
+    print_wat(module.bytes(), wat)?;
+    ringfence_tests::run::verified(module, memory, FUEL)
 }
 
 fn print_wat(wasm: &[u8], wanted: bool) -> Result<()> {

@@ -6,7 +6,7 @@ use crate::isa::{Insn, MapIdx, Pc};
 use crate::limits::MAX_MAPS;
 use crate::map::{MapKind, MapLayout};
 use crate::program::Program;
-use crate::verify::{Access, ArgKind, Fact, HelperSig, Region, Ways};
+use crate::verify::{Access, Fact, HelperSig, Region, Ways};
 use std::collections::BTreeMap;
 
 /// Number of `map_lookup_elem`.
@@ -49,23 +49,6 @@ impl Input<'_> {
         let map = self.fact(pc).call?.map?;
         let decl = self.program.maps().get(usize::from(map.0))?;
         (helper == MAP_LOOKUP && decl.kind == MapKind::Array && decl.key_size == 4).then_some(map)
-    }
-
-    /// Which argument of the helper is the map's key or value, with its place as proved and its size.
-    pub(super) fn memory_args(&self, pc: Pc, sig: &HelperSig) -> Vec<(Access, u32)> {
-        let unknown = Access { region: Region::Mixed, offset: None };
-        let call = self.fact(pc).call;
-        let decl = call.and_then(|c| self.program.maps().get(usize::from(c.map?.0)));
-        let place = |arg: &ArgKind| match arg {
-            ArgKind::Scalar | ArgKind::MapObject => None,
-            ArgKind::MapKey => {
-                Some((call.and_then(|c| c.key).unwrap_or(unknown), decl.map_or(0, |d| d.key_size)))
-            }
-            ArgKind::MapValue => {
-                Some((call.and_then(|c| c.value).unwrap_or(unknown), decl.map_or(0, |d| d.value_size)))
-            }
-        };
-        sig.args.iter().filter_map(place).collect()
     }
 }
 

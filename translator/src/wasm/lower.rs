@@ -6,11 +6,13 @@ use super::locals::{Locals, Slot};
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::isa::{Cond, Imm64, Insn, MapIdx, Operand, Pc, Reg, Width};
 use crate::limits::STACK_BYTES;
-use std::ops::Range;
 use wasm_encoder::{BlockType, InstructionSink};
 
 /// Registers that a function called by another receives, in order.
 pub(super) const CALL_PARAMS: [Reg; 6] = [Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, Reg::FP];
+
+/// Opcode of `local.tee`; that of `local.set` is one less, with the same operand.
+const LOCAL_TEE: u8 = 0x22;
 
 /// Emits the code of one function.
 pub(super) struct Lower<'a> {
@@ -20,16 +22,16 @@ pub(super) struct Lower<'a> {
     pub(super) entry: bool,
     pub(super) locals: Locals,
     pub(super) code: Vec<u8>,
+    /// The latest `local.set`: where it starts and ends in `code`, and the local.
+    last_set: (usize, usize, u32),
     /// (offset in `code`, instruction), ascending.
     pub(super) pcs: Vec<(u32, Pc)>,
-    /// Bytes of the context that may be read.
-    pub(super) ctx_reads: Vec<Range<u32>>,
 }
 
 impl<'a> Lower<'a> {
     pub(super) fn new(input: &'a Input<'a>, imports: &'a Imports, entry: bool) -> Lower<'a> {
         let locals = Locals::new(if entry { &CALL_PARAMS[..2] } else { &CALL_PARAMS });
-        Lower { input, imports, entry, locals, code: Vec::new(), pcs: Vec::new(), ctx_reads: Vec::new() }
+        Lower { input, imports, entry, locals, code: Vec::new(), last_set: (0, 0, 0), pcs: Vec::new() }
     }
 
     pub(super) fn ops(&mut self) -> InstructionSink<'_> {
@@ -57,12 +59,21 @@ impl<'a> Lower<'a> {
 
     pub(super) fn get_slot(&mut self, slot: Slot) {
         let index = self.locals.index(slot);
-        self.ops().local_get(index);
+        let (start, end, local) = self.last_set;
+        if end > start && end == self.code.len() && local == index {
+            // The value was set by the instruction just before: it stays on the stack.
+            self.code[start] = LOCAL_TEE;
+            self.last_set = (0, 0, 0);
+        } else {
+            self.ops().local_get(index);
+        }
     }
 
     pub(super) fn set_slot(&mut self, slot: Slot) {
         let index = self.locals.index(slot);
+        let start = self.code.len();
         self.ops().local_set(index);
+        self.last_set = (start, self.code.len(), index);
     }
 
     pub(super) fn tee_slot(&mut self, slot: Slot) {
@@ -260,10 +271,6 @@ impl<'a> Lower<'a> {
         if let Some(map) = self.input.array_lookup(pc, id) {
             self.array_lookup(pc, map);
             return;
-        }
-        let sig = self.input.helper(id);
-        for (access, size) in sig.map(|s| self.input.memory_args(pc, s)).unwrap_or_default() {
-            self.reads(access, size);
         }
         self.call_import(id);
         self.set(Reg::R0);

@@ -13,19 +13,14 @@ use crate::isa::{AtomicOp, MapIdx, Operand, Pc, Reg, Size, Width};
 use crate::limits::STACK_BYTES;
 use crate::map::MapKind;
 use crate::verify::{Access, Region};
-use std::ops::Range;
 use wasm_encoder::{BlockType, MemArg};
 
 /// Base register and offset of an access.
 pub(super) type Place = (Reg, i16);
 
-/// The whole context, where it is not known which part is read.
-const WHOLE_CTX: Range<u32> = 0..CTX_MAX;
-
 impl Lower<'_> {
     pub(super) fn load(&mut self, pc: Pc, size: Size, sign: bool, dst: Reg, place: Place) {
         let access = self.input.access(pc);
-        self.reads(access, size.bytes());
         self.at(access, place, size.bytes(), &mut |l, m| {
             let mut ops = l.ops();
             match (size, sign) {
@@ -60,7 +55,6 @@ impl Lower<'_> {
             Width::W32 => (4, 2),
             Width::W64 => (8, 3),
         };
-        self.reads(access, bytes);
         self.at(access, place, bytes, &mut |l, m| {
             let m = MemArg { align, ..m };
             match (op, width) {
@@ -111,7 +105,6 @@ impl Lower<'_> {
         let access = self.input.fact(pc).call.and_then(|c| c.key).unwrap_or(unknown);
         let (decl, layout) =
             (&self.input.program.maps()[usize::from(map.0)], self.imports.maps[usize::from(map.0)]);
-        self.reads(access, 4);
         self.at(access, (Reg::R2, 0), 4, &mut |l, m| {
             l.ops().i64_load32_u(m);
             l.set_slot(Slot::Key);
@@ -126,19 +119,6 @@ impl Lower<'_> {
         self.get_slot(Slot::Key);
         self.ops().i64_const(i64::from(decl.max_entries)).i64_lt_u().select();
         self.set(Reg::R0);
-    }
-
-    /// Notes which bytes of the context `size` bytes at `access` may read.
-    pub(super) fn reads(&mut self, access: Access, size: u32) {
-        let range = match (access.region, access.offset) {
-            (Region::Stack | Region::Map(_), _) => return,
-            (Region::Ctx, Some(o)) => match u32::try_from(o) {
-                Ok(o) => o..o.saturating_add(size),
-                Err(_) => WHOLE_CTX,
-            },
-            (Region::Ctx | Region::Mixed, _) => WHOLE_CTX,
-        };
-        self.ctx_reads.push(range);
     }
 
     /// Emits an access of `size` bytes: the address, then what `op` emits, which must leave the stack as it was

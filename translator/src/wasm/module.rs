@@ -3,7 +3,7 @@
 use super::control;
 use super::imports::{Imports, Input};
 use super::layout::{
-    CTX_MAX, ENTRY_EXPORT, HELPER_MODULE, MAP_MODULE, MEMORY_EXPORT, PRIVATE_PAGES, PRIVATE_TAG, STACK_TOP,
+    ENTRY_EXPORT, HELPER_MODULE, MAP_MODULE, MEMORY_EXPORT, PRIVATE_PAGES, PRIVATE_TAG, STACK_TOP,
 };
 use super::lower::{CALL_PARAMS, Lower, pointer};
 use crate::cfg::Cfg;
@@ -44,8 +44,7 @@ impl Translator {
         let env = verified.env();
         let input = Input { program, facts: Some(verified.facts()), helpers: &env.helpers };
         let output = Output::new(&input)?;
-        let ctx_reads = clip(&output.ctx_reads, &env.ctx);
-        Ok(WasmModule { output, env: Arc::clone(env), ctx_reads })
+        Ok(WasmModule { output, env: Arc::clone(env), ctx_reads: ctx_reads(verified) })
     }
 }
 
@@ -164,7 +163,6 @@ struct Output {
     helpers: Vec<u32>,
     /// (offset in `bytes`, instruction whose code starts there), ascending; `None` ends a function.
     pcs: Vec<(u32, Option<Pc>)>,
-    ctx_reads: Vec<Range<u32>>,
 }
 
 impl Output {
@@ -177,7 +175,6 @@ impl Output {
             program: input.program.clone(),
             helpers: imports.helpers.keys().copied().collect(),
             pcs,
-            ctx_reads: bodies.iter().flat_map(|b| b.ctx_reads.iter().cloned()).collect(),
         })
     }
 
@@ -205,7 +202,6 @@ struct Body {
     locals: Vec<String>,
     /// (offset in the body, instruction).
     pcs: Vec<(u32, Pc)>,
-    ctx_reads: Vec<Range<u32>>,
 }
 
 /// All functions of the module; the exported one is the first, or the last if the first is called too.
@@ -247,7 +243,6 @@ impl Body {
             function,
             locals: lower.locals.names().collect(),
             pcs: lower.pcs.iter().map(|(at, pc)| (at + header, *pc)).collect(),
-            ctx_reads: lower.ctx_reads,
         }
     }
 
@@ -356,18 +351,22 @@ fn names(input: &Input<'_>, imports: &Imports, bodies: &[Body]) -> NameSection {
     section
 }
 
-/// Joins the ranges and cuts them to the context.
-fn clip(ranges: &[Range<u32>], ctx: &CtxLayout) -> Vec<Range<u32>> {
-    let size = ctx.size().min(CTX_MAX);
-    let mut sorted: Vec<Range<u32>> =
-        ranges.iter().map(|r| r.start.min(size)..r.end.min(size)).filter(|r| !r.is_empty()).collect();
-    sorted.sort_unstable_by_key(|r| (r.start, r.end));
-    let mut joined: Vec<Range<u32>> = Vec::new();
-    for range in sorted {
-        match joined.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => joined.push(range),
+/// The fields that the verifier says are read, as byte ranges; all of a buffer.
+fn ctx_reads(verified: &Verified) -> Vec<Range<u32>> {
+    let ctx = &verified.env().ctx;
+    let fields = match ctx {
+        CtxLayout::Fields { fields, .. } if fields.len() == verified.ctx_reads().len() => fields,
+        CtxLayout::Fields { size, .. } | CtxLayout::Buffer { size } => {
+            return std::iter::once(0..*size).filter(|r| !r.is_empty()).collect();
+        }
+    };
+    let mut ranges: Vec<Range<u32>> = Vec::new();
+    for (field, _) in fields.iter().zip(verified.ctx_reads()).filter(|(_, read)| **read) {
+        let end = field.offset + field.bytes();
+        match ranges.last_mut() {
+            Some(last) if last.end == field.offset => last.end = end,
+            _ => ranges.push(field.offset..end),
         }
     }
-    joined
+    ranges
 }
