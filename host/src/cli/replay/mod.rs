@@ -8,6 +8,7 @@ use super::{Exit, Out};
 use anyhow::{Context, ensure};
 use clap::value_parser;
 use stage::Stage;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -26,6 +27,11 @@ mod worker;
 const MAX_CONTEXTS: u32 = 16384;
 /// Set for the child, which must not inherit another one.
 const POLICY_VAR: &str = "RINGFENCE_POLICY";
+
+/// Level of the plugin's log.
+const LOG_VAR: &str = "RINGFENCE_LOG";
+/// Names of its levels, as the plugin writes them.
+const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// Arguments of `ringfence replay`.
 #[derive(Debug, clap::Args)]
@@ -120,7 +126,14 @@ fn parent(args: &Args) -> anyhow::Result<Exit> {
     if let Some(ns) = baseline {
         child.arg("--pass-through-ns").arg(ns.to_string());
     }
-    let status = child.status().context("cannot start the replay")?;
+    if std::env::var_os(LOG_VAR).is_none() {
+        child.env(LOG_VAR, "info");
+    }
+    let mut child = child.stderr(Stdio::piped()).spawn().context("cannot start the replay")?;
+    if let Some(stderr) = child.stderr.take() {
+        pass_on(stderr);
+    }
+    let status = child.wait().context("cannot wait for the replay")?;
     if let Some(signal) = status.signal() {
         eprintln!("ringfence: the plugin took the process down (signal {signal})");
         if args.json {
@@ -134,6 +147,19 @@ fn parent(args: &Args) -> anyhow::Result<Exit> {
         Some(141) => Exit::BrokenPipe,
         _ => Exit::Refused,
     })
+}
+
+/// Hands on what the child writes to standard error, but for the plugin's log lines, which the report has.
+fn pass_on(stderr: impl Read) {
+    let mut reader = BufReader::new(stderr);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+        let logged = LEVELS.iter().any(|level| line.starts_with(format!("ringfence {level}: ").as_bytes()));
+        if !logged {
+            let _ = io::stderr().write_all(&line);
+        }
+        line.clear();
+    }
 }
 
 /// This command again, with the same arguments.

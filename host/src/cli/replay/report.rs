@@ -4,7 +4,7 @@ use super::Args;
 use super::group::Line;
 use super::histogram::Histogram;
 use super::rules::Outcome;
-use super::switch::Reload;
+use super::switch::{self, Reload};
 use super::worker::{Phase, Stats};
 use crate::cli::names::{algo_name, func_name, proto_name};
 use crate::cli::{Exit, Out, number};
@@ -38,9 +38,15 @@ impl Told<'_> {
         self.reload.is_none_or(|r| !r.refused && (r.told.is_some() || self.stats.first_new.is_some()))
     }
 
+    /// Did the plugin refuse the policy to start with?
+    fn refused_at_start(&self) -> bool {
+        self.said.iter().any(switch::is_refusal)
+    }
+
     fn exit(&self) -> Exit {
         let lost = if self.reload.is_some() { self.stats.lost() } else { 0 };
-        if self.violations() == 0 && lost == 0 && self.reloaded() { Exit::Ok } else { Exit::Refused }
+        let kept = self.violations() == 0 && lost == 0 && self.reloaded() && !self.refused_at_start();
+        if kept { Exit::Ok } else { Exit::Refused }
     }
 
     /// Latency over the whole replay.
@@ -88,7 +94,7 @@ fn print_text(t: &Told<'_>, out: Out<'_>) -> io::Result<()> {
         number::count(a.nodes, "node"),
         number::count(a.threads, "thread")
     )?;
-    for line in t.said.iter().take(3) {
+    for line in notable(t.said) {
         writeln!(out, "log       {}", line.text)?;
     }
     for (name, phase) in t.phases() {
@@ -104,6 +110,11 @@ fn print_text(t: &Told<'_>, out: Out<'_>) -> io::Result<()> {
         }
     }
     print_figures(t, out)
+}
+
+/// Warnings, and the first other lines.
+fn notable(lines: &[LogLine]) -> impl Iterator<Item = &LogLine> {
+    lines.iter().enumerate().filter(|(i, l)| *i < 3 || l.level <= switch::WARN).map(|(_, l)| l)
 }
 
 fn print_decisions(lines: &[Line], phase: &Phase, out: Out<'_>) -> io::Result<()> {
@@ -140,7 +151,7 @@ fn pair(pick: Option<(u32, u32)>) -> String {
 fn print_reload(t: &Told<'_>, r: &Reload, out: Out<'_>) -> io::Result<()> {
     let with = t.args.with.as_deref().map(|p| p.display().to_string()).unwrap_or_default();
     writeln!(out, "\nreload    {with}, after {} collectives", t.args.reload_at.unwrap_or(0))?;
-    for line in r.lines.iter().take(3) {
+    for line in notable(&r.lines) {
         writeln!(out, "  log     {}", line.text)?;
     }
     let told = r.told.map_or_else(
@@ -203,6 +214,9 @@ fn print_figures(t: &Told<'_>, out: Out<'_>) -> io::Result<()> {
     if t.violations() == 0 {
         writeln!(out, "checked   {} collectives: all ranks agree, no rule of NCCL broken", t.calls)?;
     }
+    if t.refused_at_start() {
+        writeln!(out, "BROKEN    the plugin refused the policy; NCCL decided alone")?;
+    }
     if !t.reloaded() {
         writeln!(out, "BROKEN    the reload did not take place")?;
     }
@@ -225,7 +239,7 @@ fn print_json(t: &Told<'_>, out: Out<'_>) -> io::Result<()> {
         json!({
             "event": "start", "plugin": a.plugin.to_string_lossy(), "name": t.plugin.name(), "tuner": t.plugin.version(),
             "policy": a.policy.to_string_lossy(), "comms": a.comms(), "ranks": a.ranks, "nodes": a.nodes, "threads": a.threads,
-            "log": texts(t.said),
+            "log": texts(t.said), "refused": t.refused_at_start(),
         })
     )?;
     for (name, phase) in t.phases() {

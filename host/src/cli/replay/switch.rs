@@ -18,7 +18,12 @@ const GRACE: Duration = Duration::from_millis(100);
 /// Between two looks at the log.
 const TICK: Duration = Duration::from_micros(100);
 /// `NCCL_LOG_WARN`.
-const WARN: i32 = 2;
+pub(super) const WARN: i32 = 2;
+
+/// Is this the plugin's word that it refused a policy?
+pub(super) fn is_refusal(line: &LogLine) -> bool {
+    line.level <= WARN && line.text.contains("refused")
+}
 
 /// How a reload went.
 #[derive(Debug, Default)]
@@ -78,8 +83,10 @@ impl Reload {
     /// Takes new lines of the log; true once the plugin has told that it loaded or refused the policy.
     fn listen(&mut self, start: Instant) -> bool {
         for line in take_log() {
-            self.refused |= line.level <= WARN;
-            self.told.get_or_insert_with(|| start.elapsed());
+            self.refused |= is_refusal(&line);
+            if line.text.contains("policy") {
+                self.told.get_or_insert_with(|| start.elapsed());
+            }
             self.lines.push(line);
         }
         self.told.is_some()
