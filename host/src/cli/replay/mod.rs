@@ -115,7 +115,7 @@ fn parent(args: &Args) -> anyhow::Result<Exit> {
     ensure!(args.plugin.is_file(), "{} is no file", args.plugin.display());
     let temp =
         tempfile::Builder::new().prefix("ringfence-replay-").tempdir().context("cannot stage the policy")?;
-    let stage = Stage::create(temp.path(), &args.policy)?;
+    let stage = Stage::create(temp.path(), &args.policy, args.with.is_some())?;
     if let Some(with) = &args.with {
         // Wrong input is told before anything runs; the child switches to it.
         stage.check(with)?;

@@ -114,7 +114,7 @@ fn print_text(t: &Told<'_>, out: Out<'_>) -> io::Result<()> {
 
 /// Warnings, and the first other lines.
 fn notable(lines: &[LogLine]) -> impl Iterator<Item = &LogLine> {
-    lines.iter().enumerate().filter(|(i, l)| *i < 3 || l.level <= switch::WARN).map(|(_, l)| l)
+    lines.iter().enumerate().filter(|(i, l)| *i < 2 || l.level <= switch::WARN).map(|(_, l)| l)
 }
 
 fn print_decisions(lines: &[Line], phase: &Phase, out: Out<'_>) -> io::Result<()> {
@@ -150,7 +150,7 @@ fn pair(pick: Option<(u32, u32)>) -> String {
 
 fn print_reload(t: &Told<'_>, r: &Reload, out: Out<'_>) -> io::Result<()> {
     let with = t.args.with.as_deref().map(|p| p.display().to_string()).unwrap_or_default();
-    writeln!(out, "\nreload    {with}, after {} collectives", t.args.reload_at.unwrap_or(0))?;
+    writeln!(out, "\nreload    {with}, after {} collectives", r.at)?;
     for line in notable(&r.lines) {
         writeln!(out, "  log     {}", line.text)?;
     }
@@ -166,6 +166,7 @@ fn print_reload(t: &Told<'_>, r: &Reload, out: Out<'_>) -> io::Result<()> {
         )?;
     }
     match t.stats.first_new {
+        _ if r.refused => {}
         Some((first, last)) => writeln!(
             out,
             "  switch  first thread on the new policy after {}, last after {}; {} collectives on the old one meanwhile",
@@ -285,10 +286,10 @@ fn decision_json(phase: &str, line: &Line, outcome: Outcome, different: usize, c
 fn reload_json(t: &Told<'_>, r: &Reload) -> Value {
     let (during, other) = t.slowest();
     json!({
-        "event": "reload", "with": t.args.with.as_deref().map(|p| p.to_string_lossy()), "at": t.args.reload_at,
+        "event": "reload", "with": t.args.with.as_deref().map(|p| p.to_string_lossy()), "at": r.at,
         "told_ns": r.told.map(|d| d.as_nanos() as u64), "refused": r.refused, "renewed_comms": r.renewed,
         "first_new_ns": t.stats.first_new.map(|f| f.0), "last_new_ns": t.stats.first_new.map(|f| f.1),
-        "late_calls": t.stats.late, "lost_calls": t.stats.lost(), "log": texts(&r.lines),
+        "late_calls": (!r.refused).then_some(t.stats.late), "lost_calls": t.stats.lost(), "log": texts(&r.lines),
         "slowest_during_ns": during, "slowest_otherwise_ns": other,
     })
 }

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 const MAX_FILE: u64 = 16 << 20;
 /// Most entries of a policy directory.
 const MAX_ENTRIES: usize = 1024;
+/// Name of an object that is to be replaced.
+const LIVE_NAME: &str = "live.bpf.o";
 /// Link that names the current version.
 const DATA: &str = "..data";
 
@@ -28,8 +30,9 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Copies `source` into `root`, an empty directory of the owner alone.
-    pub(super) fn create(root: &Path, source: &Path) -> anyhow::Result<Stage> {
+    /// Copies `source` into `root`, an empty directory of the owner alone. An object that is to be replaced gets a
+    /// neutral name: the plugin names policies after their files, and the next one is another policy.
+    pub(super) fn create(root: &Path, source: &Path, replaced: bool) -> anyhow::Result<Stage> {
         let directory = is_directory(source)?;
         let live = root.join("live");
         private_dir(&live)?;
@@ -39,7 +42,8 @@ impl Stage {
             link_names(&live, "..v1")?;
             live
         } else {
-            let target = live.join(source.file_name().context("the policy has no file name")?);
+            let name = source.file_name().context("the policy has no file name")?;
+            let target = live.join(if replaced { LIVE_NAME.as_ref() } else { name });
             copy_file(source, &target)?;
             target
         };
@@ -170,7 +174,7 @@ mod tests {
         let (a, b) = (write(tmp.path(), "a.o", "old"), write(tmp.path(), "b.o", "new"));
         let root = tmp.path().join("root");
         private_dir(&root).unwrap();
-        let stage = Stage::create(&root, &a).unwrap();
+        let stage = Stage::create(&root, &a, true).unwrap();
         let next = stage.prepare(&b).unwrap();
         assert_eq!(fs::read(stage.policy()).unwrap(), b"old");
         next.switch().unwrap();
@@ -188,7 +192,7 @@ mod tests {
         write(&b, "y", "also new");
         let root = tmp.path().join("root");
         private_dir(&root).unwrap();
-        let made = Stage::create(&root, &a).unwrap();
+        let made = Stage::create(&root, &a, true).unwrap();
         let stage = Stage::reopen(&root, made.policy()).unwrap();
         let next = stage.prepare(&b).unwrap();
         assert_eq!(fs::read(stage.policy().join("x")).unwrap(), b"old");
@@ -203,7 +207,7 @@ mod tests {
         let a = write(tmp.path(), "a.o", "old");
         let root = tmp.path().join("root");
         private_dir(&root).unwrap();
-        let error = Stage::create(&root, &a).unwrap().prepare(tmp.path()).unwrap_err();
+        let error = Stage::create(&root, &a, true).unwrap().prepare(tmp.path()).unwrap_err();
         assert!(error.to_string().contains("both"), "{error}");
     }
 }

@@ -28,6 +28,8 @@ pub(super) fn is_refusal(line: &LogLine) -> bool {
 /// How a reload went.
 #[derive(Debug, Default)]
 pub(super) struct Reload {
+    /// Collectives done when the policy was replaced.
+    pub(super) at: u64,
     /// From the rename to the plugin's first word about the new policy.
     pub(super) told: Option<Duration>,
     /// What it said from the rename on.
@@ -60,10 +62,11 @@ impl Switch {
         shared: &Shared,
     ) -> anyhow::Result<Reload> {
         take_log();
+        let at = shared.done.load(SeqCst);
         shared.switched_ns.store(shared.now_ns(), SeqCst);
         let start = Instant::now();
         self.0.switch()?;
-        let mut reload = Reload::default();
+        let mut reload = Reload { at, ..Reload::default() };
         while start.elapsed() < PATIENCE && !reload.listen(start) {
             if shared.arrived.load(SeqCst) >= threads {
                 break;
