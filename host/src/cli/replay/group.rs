@@ -94,7 +94,7 @@ impl Group {
             let breach = earlier.or(breach).or((!agreed).then_some(Breach::Disagree));
             decided = Some(Decided { outcome, breach });
         }
-        decided.unwrap_or_else(|| Decided {
+        decided.unwrap_or(Decided {
             outcome: Outcome { pick: line.own, channels: 0, touched: false },
             breach: Some(Breach::Error),
         })

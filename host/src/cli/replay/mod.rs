@@ -91,7 +91,7 @@ impl Args {
     fn check(&self) -> anyhow::Result<()> {
         ensure!(self.comms() >= self.threads, "{} threads need at least as many communicators", self.threads);
         ensure!(self.nodes <= self.ranks, "{} ranks cannot spread over {} nodes", self.ranks, self.nodes);
-        ensure!(self.ranks % self.nodes == 0, "--ranks must be a multiple of --nodes");
+        ensure!(self.ranks.is_multiple_of(self.nodes), "--ranks must be a multiple of --nodes");
         let contexts = self.comms() * self.ranks;
         ensure!(contexts <= MAX_CONTEXTS, "{contexts} ranks in all are more than {MAX_CONTEXTS}");
         Ok(())

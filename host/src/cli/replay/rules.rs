@@ -65,7 +65,7 @@ fn breach(before: &[f32], after: &[f32], code: i32, channels: i32, left: bool) -
     if pairs().any(|(b, a)| *b == cost::IGNORE && *a != cost::IGNORE) {
         return Some(Breach::Revived);
     }
-    if pairs().any(|(b, a)| *b != cost::IGNORE && !(*a >= 0.0)) {
+    if pairs().any(|(b, a)| *b != cost::IGNORE && (a.is_nan() || *a < 0.0)) {
         return Some(if left { Breach::Negative } else { Breach::NothingLeft });
     }
     if pairs().filter(|(b, a)| **b != 0.0 && **a == 0.0).count() > 1 {
