@@ -7,6 +7,7 @@ use crate::isa::{Imm64, Insn, MapIdx, Pc};
 use crate::limits::{MAX_MAPS, MAX_PROGRAM_SLOTS};
 use crate::map::{MapDecl, MapKind};
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 /// Code with its relocations done, as the loader hands it over:
 ///
@@ -87,20 +88,8 @@ impl Program {
             let message = format!("function {} starts inside an instruction", func.name);
             return Err(self.error(Stage::Link, ErrorKind::BadJump, func.start, message));
         }
-        for start in starts {
-            self.split_at(start);
-        }
+        self.funcs = split(std::mem::take(&mut self.funcs), &starts);
         Ok(())
-    }
-
-    fn split_at(&mut self, start: Pc) {
-        let next = self.funcs.partition_point(|f| f.start <= start);
-        let Some(holder) = next.checked_sub(1).and_then(|i| self.funcs.get_mut(i)) else { return };
-        if holder.start != start {
-            let func = Func { name: format!("func_{start}"), start, end: holder.end };
-            holder.end = start;
-            self.funcs.insert(next, func);
-        }
     }
 
     fn check_lands(&self, pc: Pc, what: &str, target: Pc) -> Result<(), Error> {
@@ -190,6 +179,19 @@ fn slots(name: &str, code: &[u8]) -> Result<Vec<Slot>, Error> {
         return Err(fail(ErrorKind::TooLarge, message));
     }
     Ok(slots.iter().copied().map(Slot::parse).collect())
+}
+
+/// Cuts functions where others start. One pass: a hostile program has as many starts as slots.
+fn split(funcs: Vec<Func>, starts: &BTreeSet<Pc>) -> Vec<Func> {
+    let mut all = Vec::with_capacity(funcs.len() + starts.len());
+    for Func { mut name, mut start, end } in funcs {
+        for &cut in starts.range((Bound::Excluded(start), Bound::Excluded(end))) {
+            all.push(Func { name, start, end: cut });
+            (name, start) = (format!("func_{cut}"), cut);
+        }
+        all.push(Func { name, start, end });
+    }
+    all
 }
 
 /// The functions given, or one for the whole; they must cover all slots in order.
