@@ -106,7 +106,13 @@ fn plugin<'a>(name: &str, comm: &'a mut Comm) -> Subject<'a> {
     let calls = move |n: u64| {
         for i in 0..n {
             let size = SIZES[i as usize % SIZES.len()];
-            black_box(comm.get_coll_info(abi::func::ALL_REDUCE as i32, black_box(size), 1, &mut table, false));
+            black_box(comm.get_coll_info(
+                abi::func::ALL_REDUCE as i32,
+                black_box(size),
+                1,
+                &mut table,
+                false,
+            ));
         }
     };
     Subject { name: name.to_owned(), calls: Box::new(calls) }
@@ -119,7 +125,10 @@ fn code_for_rbpf(policy: &str) -> Result<Option<Vec<u8>>> {
     let name = object.programs().next().context("no program")?.name().to_owned();
     let program = object.program(&name)?;
     let uses_map = program.iter().any(|(_, insn)| {
-        matches!(insn, Insn::LoadImm64 { imm: Imm64::Map(_) | Imm64::MapValue { .. }, .. } | Insn::CallLocal { .. })
+        matches!(
+            insn,
+            Insn::LoadImm64 { imm: Imm64::Map(_) | Imm64::MapValue { .. }, .. } | Insn::CallLocal { .. }
+        )
     });
     Ok((!uses_map).then(|| program.encode()))
 }
@@ -152,7 +161,9 @@ fn rbpf<'a>(code: &'a [u8], jit: bool) -> Result<Subject<'a>> {
 fn fill(context: &mut [u8], n_bytes: usize, costs: &[f32]) {
     let mut put = |at: usize, v: u32| context[at..at + 4].copy_from_slice(&v.to_le_bytes());
     let available = costs.iter().enumerate().fold(0, |mask, (i, c)| mask | u32::from(*c >= 0.0) << i);
-    for (at, v) in [(0, n_bytes as u32), (4, 0), (16, 4), (20, 8), (24, 1), (28, 1), (36, 7), (40, 3), (44, 64)] {
+    for (at, v) in
+        [(0, n_bytes as u32), (4, 0), (16, 4), (20, 8), (24, 1), (28, 1), (36, 7), (40, 3), (44, 64)]
+    {
         put(at, v);
     }
     put(48, available);

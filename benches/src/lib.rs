@@ -75,7 +75,8 @@ pub fn native_plugin() -> Result<PathBuf> {
 /// One line: processor, cores, commit.
 pub fn header(what: &str) {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':')).map_or("?", |m| m.1.trim());
+    let model =
+        cpu.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':')).map_or("?", |m| m.1.trim());
     let cores = std::thread::available_parallelism().map_or(0, |n| n.get());
     let commit = Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root()).output();
     let commit = commit.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();

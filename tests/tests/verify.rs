@@ -15,7 +15,7 @@
 //! Cases come in twins: `NAME` is refused, `NAME/ok` differs in as little as possible and is accepted.
 
 use ringfence_translator::isa::asm::assemble;
-use ringfence_translator::verify::{CtxField, CtxLayout, Rights, RankLabel, ReturnRule, Verifier};
+use ringfence_translator::verify::{CtxField, CtxLayout, RankLabel, ReturnRule, Rights, Verifier};
 use ringfence_translator::{Env, MapDecl, MapKind, RejectKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -41,7 +41,8 @@ enum Expect {
 /// `kind` u8 at 18, padding up to 24; read-write `algo` u32 at 24 and `channels` u32 at 28; padding up to 40;
 /// read-write `big` u64 at 40; `cost`, an array of four u32, at 48. 64 bytes.
 fn fields_env(ret: ReturnRule) -> Env {
-    let field = |name, offset, width, count, rights, label| CtxField { name, offset, width, count, rights, label };
+    let field =
+        |name, offset, width, count, rights, label| CtxField { name, offset, width, count, rights, label };
     let (r, rw) = (Rights::Read, Rights::ReadWrite);
     let (u, l) = (RankLabel::Uniform, RankLabel::RankLocal);
     let fields = vec![
@@ -175,7 +176,12 @@ fn the_corpus_holds_every_kind_and_a_twin_for_each_refusal() {
         kinds.insert(kind.as_str());
         let base = c.name.split('~').next().unwrap();
         let twin = by_name.get(format!("{base}/ok").as_str());
-        assert!(twin.is_some_and(|t| t.expect == Expect::Accepted), "{}: {} has no good twin", c.place, c.name);
+        assert!(
+            twin.is_some_and(|t| t.expect == Expect::Accepted),
+            "{}: {} has no good twin",
+            c.place,
+            c.name
+        );
     }
     // `internal` is the verifier's own contradiction: no program is known that causes it.
     let missing: Vec<&str> =
