@@ -153,3 +153,94 @@ fn join_calls(a: Option<CallFact>, b: Option<CallFact>) -> Option<CallFact> {
     let map = if a.map == b.map { a.map } else { None };
     Some(CallFact { map, key: join(a.key, b.key), value: join(a.value, b.value) })
 }
+
+#[cfg(all(test, feature = "asm"))]
+mod tests {
+    use super::*;
+    use crate::isa::Reg;
+    use crate::isa::asm::assemble;
+    use crate::verify::Env;
+    use crate::verify::explore::explore;
+    use crate::verify::value::Value;
+
+    const TEXT: &str = "
+        r2 = *(u64 *)(r1 + 0)
+        r3 = 0
+        if r2 > 7 goto end
+    loop:
+        r4 = r1
+        r4 += r3
+        r4 = *(u8 *)(r4 + 0)
+        r3 += 1
+        if r3 <= r2 goto loop
+    end:
+        r0 = 0
+        exit";
+
+    /// The gap that the check finds after `spoil` has been at the certificate.
+    fn gap_after(spoil: impl Fn(&mut Certificate)) -> Option<String> {
+        let (program, env) = (assemble(TEXT, &[]).unwrap(), Env::generic(16));
+        let m = Machine::new(&program, &env);
+        let mut cert = explore(&m).unwrap();
+        spoil(&mut cert);
+        check(&m, &cert, |_, _| {}).err().map(|g| g.why)
+    }
+
+    /// A certificate is not trusted: spoilt in any part, it does not hold.
+    #[test]
+    fn a_spoilt_certificate_is_refused() {
+        assert_eq!(gap_after(|_| {}), None);
+        let head = |c: &Certificate| c.nodes.iter().rposition(|n| n.pc == Pc(3)).unwrap();
+        // A kept state that leaves out a number which comes to it.
+        let narrow = gap_after(|c| {
+            let at = head(c);
+            c.nodes[at].state.set(Reg::new(3).unwrap(), Value::constant(99));
+        });
+        assert_eq!(narrow.unwrap(), "the kept state does not include what comes here");
+        // One that is so large that the access from it cannot be proved.
+        let wide = gap_after(|c| {
+            let at = head(c);
+            let any = crate::verify::domain::Scalar::unknown();
+            c.nodes[at].state.set(Reg::new(3).unwrap(), Value::num(any, crate::verify::RankLabel::RankLocal));
+        });
+        assert!(wide.unwrap().contains("r4 moved by"));
+        // A circle in the order of finishing: the loop might not end.
+        let circle = gap_after(|c| c.nodes.iter_mut().for_each(|n| n.rank = 1));
+        assert!(circle.unwrap().contains("does not bring the path nearer to its end"));
+        assert_eq!(gap_after(|c| c.nodes[0].rank = 0).unwrap(), "a kept state was not finished");
+        let short = gap_after(|c| c.nodes[0].arrivals.clear());
+        assert_eq!(short.unwrap(), "the certificate ends before the path");
+        let empty = gap_after(|c| c.nodes.clear());
+        assert_eq!(empty.unwrap(), "the first kept state does not include the entry state");
+        let elsewhere = gap_after(|c| c.nodes[0].arrivals.fill(0));
+        assert!(elsewhere.unwrap().contains("of another place"));
+    }
+
+    #[test]
+    fn facts_join_what_the_paths_say() {
+        let text = "
+            r2 = r1
+            r3 = *(u64 *)(r1 + 0)
+            *(u64 *)(r10 - 8) = 0
+            if r3 == 0 goto +2
+            r2 = r10
+            r2 += -8
+            r0 = *(u64 *)(r2 + 0)
+            if r3 == 0 goto +1
+            r0 = *(u64 *)(r10 - 8)
+            if r1 == 0 goto +1
+            exit
+            r0 = 1
+            exit";
+        let (program, env) = (assemble(text, &[]).unwrap(), Env::generic(16));
+        let m = Machine::new(&program, &env);
+        let facts = check(&m, &explore(&m).unwrap(), |_, _| {}).unwrap().facts;
+        let access = |pc: usize| facts[pc].unwrap().access.map(|a| (a.region, a.offset));
+        assert_eq!(access(1), Some((Region::Ctx, Some(0))));
+        assert_eq!(access(6), Some((Region::Mixed, None)));
+        assert_eq!(access(8), Some((Region::Stack, Some(-8))));
+        let ways = |pc: usize| (facts[pc].unwrap().ways.taken, facts[pc].unwrap().ways.fallthrough);
+        assert_eq!((ways(3), ways(9)), ((true, true), (false, true)));
+        assert_eq!(facts[11], None);
+    }
+}

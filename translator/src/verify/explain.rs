@@ -81,12 +81,16 @@ fn hint_for(kind: RejectKind) -> Option<&'static str> {
         K::Budget => "make the program smaller, or its loops shorter",
         K::CallDepth => "calls may nest eight deep and may not recurse",
         K::FallsThrough => "end the function with exit or a jump",
+        K::UnknownHelper => {
+            "call one of those on offer; helpers of the kernel that a hook has no use for are not there"
+        }
+        K::NotPointer => "only memory behind the context, the stack or a map value may be read or written",
         K::HelperArg => "look at the helper's signature: map, key, value, flags",
         K::Misaligned => "align the variable to its size",
         K::BadReturn => {
             "a frame's stack is gone after return; return a number, or let the caller pass a buffer"
         }
-        _ => return None,
+        K::Unsupported | K::Internal => return None,
     })
 }
 

@@ -18,11 +18,13 @@ use super::transfer::Flow;
 use crate::isa::{Insn, Pc};
 use crate::program::Program;
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 
-/// States kept at one head whatever the distance.
-const DENSE_STATES: u32 = 64;
-/// After that: instructions between two kept states of a path. Bounds memory at about 1 KB each to 64 MB per million.
+/// States kept at one head whatever the distance, while there are fewer than [`DENSE_TOTAL`] in all.
+const DENSE_STATES: u32 = 2048;
+/// See [`DENSE_STATES`]. A state takes about 1 KB.
+const DENSE_TOTAL: usize = 100_000;
+/// After that: instructions between two kept states of a path, so that a budget of a million bounds memory at about
+/// 160 MB.
 const SPARSE_DISTANCE: u32 = 16;
 /// Kept states that a new one is compared with before those without hits are dropped.
 const MAX_MISSES: u32 = 48;
@@ -114,8 +116,8 @@ struct Candidate {
 struct Site {
     kept: u32,
     finished: Vec<Candidate>,
-    /// Unfinished kept states by hash.
-    open: HashMap<u64, Vec<u32>>,
+    /// All kept states by fingerprint, finished or not.
+    twins: HashMap<u64, Vec<u32>>,
 }
 
 struct Explorer<'a> {
@@ -133,7 +135,7 @@ pub(crate) fn explore(m: &Machine<'_>) -> Result<Certificate, Rejection> {
         Explorer { m, nodes: Vec::new(), sites: HashMap::new(), work: Vec::new(), visited: 0, ranks: 0 };
     let mut state = State::entry(m.env);
     state.clean(&m.live.at(Pc(0)));
-    let root = e.keep(Pc(0), &state, None);
+    let root = e.keep(Pc(0), &state, state.fingerprint(), None);
     e.work.push(Item { state, pc: Pc(0), node: root, since: 0, kept_here: true });
     while let Some(item) = e.work.pop() {
         e.follow(item).map_err(|(pc, r)| m.reject(*r, pc, e.stats()))?;
@@ -186,25 +188,32 @@ impl Explorer<'_> {
     /// A path comes to a head. False when it ends here, being covered by a finished kept state.
     fn arrive(&mut self, at: &mut Item) -> Result<bool, Refused> {
         at.state.clean(&self.m.live.at(at.pc));
-        if let Some(covering) = self.covered(at) {
+        let fingerprint = at.state.fingerprint();
+        let twin = self.twin(at, fingerprint);
+        if twin.is_some_and(|n| self.nodes[n as usize].rank == 0) {
+            let same = "the loop comes back here with nothing changed, so that nothing can end it";
+            return Err((at.pc, Refusal::new(RejectKind::UnboundedLoop, None, same)));
+        }
+        if let Some(covering) = twin.or_else(|| self.covered(at)) {
             self.nodes[at.node as usize].arrivals.push(covering);
             return Ok(false);
         }
-        let hash = hash_of(&at.state);
         let site = self.sites.entry(at.pc).or_default();
-        let twins = site.open.get(&hash).map_or(&[][..], Vec::as_slice);
-        if twins.iter().any(|&n| self.nodes[n as usize].state == at.state) {
-            let same = "the loop comes back here with nothing changed, so that nothing can end it";
-            return Err((at.pc, refusal(RejectKind::UnboundedLoop, same)));
-        }
-        if site.kept < DENSE_STATES || at.since >= SPARSE_DISTANCE {
-            let node = self.keep(at.pc, &at.state, Some(at.node));
+        let dense = site.kept < DENSE_STATES && self.nodes.len() < DENSE_TOTAL;
+        if dense || at.since >= SPARSE_DISTANCE {
+            let node = self.keep(at.pc, &at.state, fingerprint, Some(at.node));
             self.nodes[at.node as usize].arrivals.push(node);
             (at.node, at.since) = (node, 0);
         } else {
             self.nodes[at.node as usize].arrivals.push(PASSED);
         }
         Ok(true)
+    }
+
+    /// A kept state that equals this one.
+    fn twin(&self, at: &Item, fingerprint: u64) -> Option<u32> {
+        let same = self.sites.get(&at.pc)?.twins.get(&fingerprint)?;
+        same.iter().copied().find(|&n| self.nodes[n as usize].state == at.state)
     }
 
     /// A finished kept state that includes this one, the newest first.
@@ -224,12 +233,13 @@ impl Explorer<'_> {
     }
 
     /// Keeps a state; the path to it is now the new node's.
-    fn keep(&mut self, pc: Pc, state: &State, parent: Option<u32>) -> u32 {
+    fn keep(&mut self, pc: Pc, state: &State, fingerprint: u64, parent: Option<u32>) -> u32 {
         let id = self.nodes.len() as u32;
         let site = self.sites.entry(pc).or_default();
         site.kept += 1;
-        site.open.entry(hash_of(state)).or_default().push(id);
-        self.nodes.push(Node { pc, state: state.clone(), rank: 0, arrivals: Vec::new(), parent, open: 1 });
+        site.twins.entry(fingerprint).or_default().push(id);
+        let state = state.clone();
+        self.nodes.push(Node { pc, state, rank: 0, arrivals: Vec::new(), parent, open: 1 });
         id
     }
 
@@ -245,14 +255,8 @@ impl Explorer<'_> {
             self.ranks += 1;
             n.rank = self.ranks;
             at = n.parent;
-            let (pc, hash) = (n.pc, hash_of(&n.state));
+            let pc = n.pc;
             let site = self.sites.entry(pc).or_default();
-            if let Some(open) = site.open.get_mut(&hash) {
-                open.retain(|&o| o != id);
-                if open.is_empty() {
-                    site.open.remove(&hash);
-                }
-            }
             site.finished.push(Candidate { node: id, hits: 0, misses: 0 });
         }
     }
@@ -278,60 +282,12 @@ impl Explorer<'_> {
         match blamed {
             Some(head) => {
                 let why = format!("this loop did not end within the budget of {budget} instructions");
-                (*head, refusal(RejectKind::UnboundedLoop, why))
+                (*head, Refusal::new(RejectKind::UnboundedLoop, None, why))
             }
             None => {
                 let why = format!("the budget of {budget} instructions is used up");
-                (at.pc, refusal(RejectKind::Budget, why))
+                (at.pc, Refusal::new(RejectKind::Budget, None, why))
             }
         }
-    }
-}
-
-fn refusal(kind: RejectKind, why: impl Into<String>) -> Box<Refusal> {
-    Refusal::new(kind, None, why)
-}
-
-fn hash_of(state: &State) -> u64 {
-    let mut h = FastHasher::default();
-    state.hash(&mut h);
-    h.finish()
-}
-
-/// A quick hasher for our own states: collisions cost a comparison, nothing else.
-#[derive(Default)]
-struct FastHasher(u64);
-
-impl Hasher for FastHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.chunks(8).for_each(|c| {
-            let mut word = [0; 8];
-            word[..c.len()].copy_from_slice(c);
-            self.write_u64(u64::from_le_bytes(word));
-        });
-    }
-    fn write_u8(&mut self, x: u8) {
-        self.write_u64(x.into());
-    }
-    fn write_u16(&mut self, x: u16) {
-        self.write_u64(x.into());
-    }
-    fn write_u32(&mut self, x: u32) {
-        self.write_u64(x.into());
-    }
-    fn write_u64(&mut self, x: u64) {
-        self.0 = (self.0.rotate_left(5) ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-    fn write_i64(&mut self, x: i64) {
-        self.write_u64(x as u64);
-    }
-    fn write_usize(&mut self, x: usize) {
-        self.write_u64(x as u64);
-    }
-    fn write_isize(&mut self, x: isize) {
-        self.write_u64(x as u64);
     }
 }

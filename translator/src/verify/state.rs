@@ -210,6 +210,9 @@ impl State {
     }
 
     fn renumber(&mut self) {
+        if self.next_id == 1 {
+            return;
+        }
         let mut seen: Vec<(u32, u32)> = Vec::new();
         let mut next = 1;
         self.each_value(|v| {
@@ -252,6 +255,21 @@ impl State {
             });
         }
         self.next_id = next;
+    }
+
+    /// Equal states have equal fingerprints; others seldom do.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut h = 0u64;
+        self.each_value(|v| {
+            let x = match v {
+                Value::Uninit => 1,
+                Value::Num(n) => n.s.fingerprint().wrapping_add(u64::from(n.id)),
+                Value::Ptr(p) => p.off.fingerprint().wrapping_add(u64::from(p.id) + 2),
+                Value::MapObject(m) => 3 + u64::from(m.0),
+            };
+            h = (h.rotate_left(5) ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        });
+        h
     }
 
     fn each_value(&self, mut f: impl FnMut(&Value)) {

@@ -470,6 +470,13 @@ impl<const W: u32> ScalarN<W> {
 }
 
 impl Scalar {
+    /// Equal elements have equal fingerprints.
+    pub(crate) fn fingerprint(self) -> u64 {
+        let f = self.full;
+        let parts = [self.bits.value, self.bits.mask, f.umin, f.umax, f.smin as u64, f.smax as u64];
+        parts.iter().fold(0, |h, x| (h ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23))
+    }
+
     /// Byte-order conversion that swaps the low `bits / 8` bytes and drops the rest.
     pub(crate) fn swap_bytes(self, bits: u32) -> Scalar {
         Scalar::from_tnum(self.bits.truncate(bits).swap_bytes(bits))
