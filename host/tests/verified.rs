@@ -232,7 +232,12 @@ fn array_values_are_inlined() {
         exit";
     let mut instance = instantiate(&registry(), &compile(Hook::Tuner, text, &[decl]), 1000);
     for i in [0u32, 255, 256, 999] {
-        instance.maps().get("a").unwrap().update(&i.to_le_bytes(), &[(i as u8).wrapping_add(1); 256], 0).unwrap();
+        instance
+            .maps()
+            .get("a")
+            .unwrap()
+            .update(&i.to_le_bytes(), &[(i as u8).wrapping_add(1); 256], 0)
+            .unwrap();
     }
     let mut channels = |n_bytes| {
         let mut call = Call { n_bytes, ..Call::new(0) };
