@@ -292,11 +292,16 @@ impl Generator<'_> {
                 guards.push(format!("if w{i} > {last} goto {skip}"));
             }
             6 => {
-                // The copy is compared, the original is used.
+                // The copy, or one at a distance, is compared; the original is used.
                 let copy = (i + 1) % 4;
+                let apart = if self.r.chance(50) { 0 } else { self.r.below(9) as i64 };
+                if apart > 0 {
+                    self.line(format!("w{i} = w{i}"));
+                }
                 self.line(format!("r{copy} = r{i}"));
+                self.line(format!("r{copy} += {apart}"));
                 self.set(copy, Kind::Number);
-                guards.push(format!("if r{copy} >= {} goto {skip}", last + 1));
+                guards.push(format!("if r{copy} >= {} goto {skip}", last + 1 + apart));
             }
             _ => self.line(format!("r{i} >>= {}", 64 - (last as u64 + 1).ilog2())),
         }

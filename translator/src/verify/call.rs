@@ -124,8 +124,9 @@ impl Machine<'_> {
     }
 
     pub(crate) fn exit(&self, state: &mut State) -> Duty<Flow> {
-        let v = self.read(state, Reg::R0)?;
         if state.depth() > 1 {
+            // A function without a result leaves r0 unset; its caller cannot read it then.
+            let v = state.reg(Reg::R0);
             if State::points_into(&v, state.current()) {
                 return refuse_reg(
                     K::BadReturn,
@@ -135,6 +136,7 @@ impl Machine<'_> {
             }
             return Ok(state.pop().map_or(Flow::Exit, Flow::Next));
         }
+        let v = self.read(state, Reg::R0)?;
         if self.env.ret == ReturnRule::Scalar && v.is_pointer() {
             let why = format!("r0 is {} at exit, must be a number", self.describe(&v));
             return refuse_reg(K::PointerLeak, Reg::R0, why);

@@ -139,7 +139,7 @@ fn granules(start: i32, len: u32) -> u128 {
 
 /// Only whole granules.
 fn covered(start: i32, len: u32) -> u128 {
-    if start % 4 == 0 && len % 4 == 0 { granules(start, len) } else { 0 }
+    if start % 4 == 0 && len.is_multiple_of(4) { granules(start, len) } else { 0 }
 }
 
 impl Analysis<'_> {

@@ -290,10 +290,10 @@ impl Machine<'_> {
 
     /// An atomic wrote to that place: nothing is known of its bytes but that they are numbers.
     pub(crate) fn smudge(&self, state: &mut State, place: &Place, label: RankLabel) {
-        if let Home::Stack(f) = place.home {
-            if let Some(stack) = state.stack_mut(f) {
-                stack.forget(place.stack_start(), place.stack_len(), label);
-            }
+        if let Home::Stack(f) = place.home
+            && let Some(stack) = state.stack_mut(f)
+        {
+            stack.forget(place.stack_start(), place.stack_len(), label);
         }
     }
 
@@ -374,10 +374,10 @@ fn numbers(stack: &StackMem, place: &Place, ask: Ask) -> Duty {
 }
 
 fn load_stack(stack: &StackMem, place: &Place, ask: Ask) -> Duty<Value> {
-    if place.is_exact() {
-        if let Ok(v) = stack.read(place.stack_start(), place.size as usize) {
-            return Ok(v);
-        }
+    if place.is_exact()
+        && let Ok(v) = stack.read(place.stack_start(), place.size as usize)
+    {
+        return Ok(v);
     }
     numbers(stack, place, ask)?;
     let label = stack.label(place.stack_start(), place.stack_len());

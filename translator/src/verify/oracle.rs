@@ -162,6 +162,7 @@ fn linked(n: &Num, x: u64, ids: &mut Vec<(u32, u64)>) -> bool {
     if n.id == 0 {
         return true;
     }
+    let x = x.wrapping_sub(n.delta as u64);
     match ids.iter().find(|(id, _)| *id == n.id) {
         Some((_, y)) => *y == x,
         None => {

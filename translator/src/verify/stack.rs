@@ -101,10 +101,10 @@ impl StackMem {
     /// Reads `size` bytes at `start`: a spilled value whole, or the number that the bytes make.
     pub(crate) fn read(&self, start: usize, size: usize) -> Result<Value, StackFault> {
         let first = self.spills.partition_point(|s| usize::from(s.start) + usize::from(s.size) <= start);
-        if let Some(s) = self.spills.get(first) {
-            if (usize::from(s.start), usize::from(s.size)) == (start, size) {
-                return Ok(*s.value);
-            }
+        if let Some(s) = self.spills.get(first)
+            && (usize::from(s.start), usize::from(s.size)) == (start, size)
+        {
+            return Ok(*s.value);
         }
         self.check_numbers(start, size)?;
         let bytes = (0..size).rev().fold(Tnum::constant(0), |t, i| {
@@ -154,11 +154,11 @@ impl StackMem {
                     self.zero.insert(start, size);
                     return;
                 }
-                let whole = size >= 4 && start % size == 0;
+                let whole = size >= 4 && start.is_multiple_of(size);
                 if !whole && s == Scalar::bits(8 * size as u32) {
                     return;
                 }
-                Value::Num(Num { s, id: if s == n.s { n.id } else { 0 }, label: n.label })
+                Value::Num(if s == n.s { *n } else { Num::new(s, n.label) })
             }
             other => *other,
         };

@@ -3,13 +3,22 @@
 //! Meaning: all concrete states whose registers and stack bytes lie in the values, with equal numbers where ids are
 //! equal. States share frames and stacks until written, so that a clone costs a few reference counts.
 
-use super::domain::Scalar;
+use super::domain::{Rel, Scalar};
 use super::env::{CtxLayout, Env};
 use super::live::LiveAt;
 use super::stack::StackMem;
 use super::value::{Home, IdMap, Num, Ptr, Value};
-use crate::isa::{Pc, Reg};
+use crate::isa::{AluOp, Pc, Reg, Width};
 use std::rc::Rc;
+
+/// A value's id, 0 for none, and its delta.
+fn id_of(v: &Value) -> (u32, i64) {
+    match v {
+        Value::Num(n) => (n.id, n.delta),
+        Value::Ptr(p) => (p.id, 0),
+        _ => (0, 0),
+    }
+}
 
 /// r0 to r9; r10 is known.
 const REGS: usize = Reg::COUNT - 1;
@@ -104,11 +113,12 @@ impl State {
     /// Gives a number an id, so that a copy about to be made stays linked with it. Constants need none.
     pub(crate) fn linkable(&mut self, r: Reg) -> Value {
         let mut v = self.reg(r);
-        if let Value::Num(n) = &mut v {
-            if n.id == 0 && n.s.as_const().is_none() {
-                n.id = self.fresh_id();
-                self.set(r, v);
-            }
+        if let Value::Num(n) = &mut v
+            && n.id == 0
+            && n.s.as_const().is_none()
+        {
+            n.id = self.fresh_id();
+            self.set(r, v);
         }
         v
     }
@@ -164,7 +174,10 @@ impl State {
             let hit = |v: &Value| matches!(v, Value::Num(m) if m.id == n.id && m.s != s);
             self.update(hit, |v| {
                 if let Value::Num(m) = v {
-                    m.s = s;
+                    let apart = Scalar::constant(m.delta.wrapping_sub(n.delta) as u64);
+                    let same = s.alu(AluOp::Add, apart, Width::W64);
+                    // If they contradict each other, no run comes here; what is known stays true.
+                    m.s = Scalar::assume(m.s, same, Rel::Eq, Width::W64).map_or(m.s, |(x, _)| x);
                 }
             });
         }
@@ -213,46 +226,40 @@ impl State {
         if self.next_id == 1 {
             return;
         }
-        let mut seen: Vec<(u32, u32)> = Vec::new();
-        let mut next = 1;
+        // (id, times seen, the first one's delta, is it a pointer's?)
+        let mut seen: Vec<(u32, u32, i64, bool)> = Vec::new();
         self.each_value(|v| {
-            let id = match v {
-                Value::Num(n) => n.id,
-                Value::Ptr(p) => p.id,
-                _ => 0,
-            };
+            let (id, delta) = id_of(v);
             if id != 0 {
-                match seen.iter_mut().find(|(k, _)| *k == id) {
-                    Some((_, count)) => *count += 1,
-                    None => seen.push((id, 1)),
+                match seen.iter_mut().find(|s| s.0 == id) {
+                    Some(s) => s.1 += 1,
+                    None => seen.push((id, 1, delta, matches!(v, Value::Ptr(_)))),
                 }
             }
         });
-        let mut map: Vec<(u32, u32)> = Vec::new();
-        let mut pointers = Vec::new();
-        self.each_value(|v| {
-            if let Value::Ptr(p) = v {
-                pointers.push(p.id);
-            }
-        });
-        for (id, count) in seen {
-            // A number that is linked with nothing needs no id; a pointer's id also names its object.
-            let to = if count > 1 || pointers.contains(&id) { next } else { 0 };
-            next += u32::from(to != 0);
-            map.push((id, to));
-        }
-        if map.iter().any(|(from, to)| from != to) {
-            let to = |id: u32| map.iter().find(|(k, _)| *k == id).map_or(id, |(_, t)| *t);
-            let hit = |v: &Value| match v {
-                Value::Num(n) => to(n.id) != n.id,
-                Value::Ptr(p) => to(p.id) != p.id,
-                _ => false,
-            };
-            self.update(hit, |v| match v {
-                Value::Num(n) => n.id = to(n.id),
-                Value::Ptr(p) => p.id = to(p.id),
-                _ => {}
-            });
+        let mut next = 1;
+        // A number that is linked with nothing needs no id; a pointer's id also names its object.
+        let map: Vec<(u32, u32, i64)> = seen
+            .into_iter()
+            .map(|(id, times, delta, pointer)| {
+                let to = if times > 1 || pointer { next } else { 0 };
+                next += u32::from(to != 0);
+                (id, to, delta)
+            })
+            .collect();
+        if map.iter().any(|(from, to, delta)| from != to || *delta != 0) {
+            let to = |id: u32| map.iter().find(|m| m.0 == id).map_or((id, 0), |m| (m.1, m.2));
+            self.update(
+                |v| id_of(v).0 != 0,
+                |v| match v {
+                    Value::Num(n) => {
+                        let (id, first) = to(n.id);
+                        (n.id, n.delta) = (id, if id == 0 { 0 } else { n.delta.wrapping_sub(first) });
+                    }
+                    Value::Ptr(p) => p.id = to(p.id).0,
+                    _ => {}
+                },
+            );
         }
         self.next_id = next;
     }
@@ -263,7 +270,7 @@ impl State {
         self.each_value(|v| {
             let x = match v {
                 Value::Uninit => 1,
-                Value::Num(n) => n.s.fingerprint().wrapping_add(u64::from(n.id)),
+                Value::Num(n) => n.s.fingerprint().wrapping_add(u64::from(n.id) ^ n.delta as u64),
                 Value::Ptr(p) => p.off.fingerprint().wrapping_add(u64::from(p.id) + 2),
                 Value::MapObject(m) => 3 + u64::from(m.0),
             };

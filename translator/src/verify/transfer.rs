@@ -183,10 +183,14 @@ impl Machine<'_> {
         let out = match (a, b) {
             (Value::Num(x), Value::Num(y)) => {
                 let zeroed = src == Operand::Reg(dst) && matches!(op, AluOp::Sub | AluOp::Xor);
-                if zeroed {
-                    Value::constant(0)
-                } else {
-                    Value::num(x.s.alu(op, y.s, width), x.label.max(y.label))
+                let out = Num::new(x.s.alu(op, y.s, width), x.label.max(y.label));
+                match moved_by(width, op, y.s) {
+                    _ if zeroed => Value::constant(0),
+                    // Still linked, at a distance.
+                    Some(k) if x.id != 0 && out.s.as_const().is_none() => {
+                        Value::Num(Num { id: x.id, delta: x.delta.wrapping_add(k), ..out })
+                    }
+                    _ => Value::Num(out),
                 }
             }
             _ => self.pointer_alu(width, op, dst, src, (a, b))?,
@@ -272,10 +276,10 @@ impl Machine<'_> {
         let place = self.place(state, ask)?;
         self.writable(dst)?;
         let mut v = self.load(state, &place, ask)?;
-        if let Value::Num(n) = v {
-            if sign {
-                v = Value::num(n.s.sign_extend(8 * ask.size, Width::W64), n.label);
-            }
+        if let Value::Num(n) = v
+            && sign
+        {
+            v = Value::num(n.s.sign_extend(8 * ask.size, Width::W64), n.label);
         }
         out.access = Some(place.access(state.current()));
         out.reads(&place);
@@ -332,6 +336,16 @@ impl Machine<'_> {
         out.access = Some(place.access(state.current()));
         out.reads(&place);
         Ok(())
+    }
+}
+
+/// The constant that an operation adds, if that is all it does.
+fn moved_by(width: Width, op: AluOp, y: Scalar) -> Option<i64> {
+    let k = y.as_const()? as i64;
+    match (width, op) {
+        (Width::W64, AluOp::Add) => Some(k),
+        (Width::W64, AluOp::Sub) => Some(k.wrapping_neg()),
+        _ => None,
     }
 }
 

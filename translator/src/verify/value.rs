@@ -20,15 +20,17 @@ pub(crate) enum Home {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Num {
     pub(crate) s: Scalar,
-    /// Values with the same id, other than 0, are equal: what one learns, all learn.
+    /// Values with the same id, other than 0, are equal up to `delta`: what one learns, all learn.
     pub(crate) id: u32,
+    /// Modulo 2^64, the value less `delta` is the same for all with this id. 0 if there is none.
+    pub(crate) delta: i64,
     /// May ranks disagree on it? Carried along, enforced elsewhere.
     pub(crate) label: RankLabel,
 }
 
 impl Num {
     pub(crate) fn new(s: Scalar, label: RankLabel) -> Num {
-        Num { s, id: 0, label }
+        Num { s, id: 0, delta: 0, label }
     }
 }
 
@@ -87,13 +89,15 @@ impl Value {
         match (self, other) {
             (_, Value::Uninit) => true,
             (Value::Num(a), Value::Num(b)) => {
-                a.label <= b.label && a.s.is_subset(b.s) && (b.id == 0 || ids.bind(b.id, Link::of(a)))
+                a.label <= b.label
+                    && a.s.is_subset(b.s)
+                    && (b.id == 0 || ids.bind(b.id, Link::of(a, b.delta)))
             }
             (Value::Ptr(a), Value::Ptr(b)) => {
                 a.home == b.home
                     && (b.nullable || !a.nullable)
                     && a.off.is_subset(b.off)
-                    && ((a.id, b.id) == (0, 0) || (b.id != 0 && ids.bind(b.id, Link::Id(a.id))))
+                    && ((a.id, b.id) == (0, 0) || (b.id != 0 && ids.bind(b.id, Link::to_object(a.id))))
             }
             (Value::MapObject(a), Value::MapObject(b)) => a == b,
             _ => false,
@@ -101,24 +105,27 @@ impl Value {
     }
 }
 
-/// What an id of one state is in another.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Link {
-    /// That id.
-    Id(u32),
-    /// Equal because it is this constant.
-    Constant(u64),
-    /// Linked to nothing else.
-    Free,
+/// What an id of one state is in another: ways to tell that two values are equal.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    /// The value has that id, other than 0, plus so much.
+    id: (u32, i64),
+    /// It is this constant.
+    constant: Option<u64>,
 }
 
 impl Link {
-    fn of(n: &Num) -> Link {
-        match n.s.as_const() {
-            Some(x) => Link::Constant(x),
-            None if n.id != 0 => Link::Id(n.id),
-            None => Link::Free,
-        }
+    fn of(n: &Num, delta: i64) -> Link {
+        let constant = n.s.as_const().map(|x| x.wrapping_sub(delta as u64));
+        Link { id: (n.id, n.delta.wrapping_sub(delta)), constant }
+    }
+
+    fn to_object(id: u32) -> Link {
+        Link { id: (id, 0), constant: None }
+    }
+
+    fn is_same(self, b: Link) -> bool {
+        (self.id.0 != 0 && self.id == b.id) || (self.constant.is_some() && self.constant == b.constant)
     }
 }
 
@@ -128,11 +135,11 @@ impl Link {
 pub(crate) struct IdMap(Vec<(u32, Link)>);
 
 impl IdMap {
-    /// Binds `id` to `link`; false if it is bound to something else, or if two values that are
-    /// linked there are not linked here.
+    /// Binds `id` to `link`; false if it is bound to something else: two values that are linked there are not
+    /// known to be linked here.
     fn bind(&mut self, id: u32, link: Link) -> bool {
         match self.0.iter().find(|(k, _)| *k == id) {
-            Some((_, known)) => *known == link && link != Link::Free,
+            Some((_, known)) => known.is_same(link),
             None => {
                 self.0.push((id, link));
                 true
