@@ -23,6 +23,9 @@
 //! ```
 //!
 //! A directory without it: every `*.bpf.o` in the order of names. Unknown keys are errors.
+//!
+//! Changes are noticed in the directory itself. Files in directories below it may be named, but are read again only
+//! when something in the policy directory changes too.
 
 mod source;
 

@@ -8,6 +8,7 @@ use crate::comm::{Chain, Communicator, FaultNote, Shared};
 use crate::config::{POLICY_VAR, Source};
 use crate::decision::CommInfo;
 use crate::engine::Engine;
+use crate::ffi::guard;
 use crate::ffi::logger::{NcclLogger, Severity};
 use crate::log::{self, Level};
 use crate::maps::MapRegistry;
@@ -15,12 +16,15 @@ use crate::policy::ContentHash;
 use crate::policy_set::{LoadError, Plan, PolicySet};
 use crate::reload::{Reloader, SwitchPolicy};
 use once_cell::sync::OnceCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Hosts of this process and of its ancestors by fork. A forked child must not use its parent's: a lock may be held by a
 /// thread that does not exist here. Deeper nesting of processes that each use NCCL gets no policies.
 static HOSTS: [OnceCell<Host>; 4] = [const { OnceCell::new() }; 4];
+
+static REPORTED_PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// The registry's own bound; the manifest's `map_memory` is checked per set.
 const REGISTRY_BYTES: u64 = 16 << 30;
@@ -162,28 +166,22 @@ impl Host {
 
     /// The first communicator: reads the environment, loads the set, starts the reload thread.
     fn start(&'static self, state: &mut State) {
-        state.source = Source::from_env();
+        let before = std::mem::replace(&mut state.source, Source::from_env());
         let Some(source) = state.source.clone() else {
             state.plan = Arc::new(Plan::empty(state.plan.generation() + 1));
             return;
         };
         let begun = Instant::now();
-        let loaded = source.read().map_err(LoadError::from).and_then(|read| {
-            // A set that is in force since earlier communicators keeps its machine code and maps.
-            if read.hash() == state.plan.set().hash() && state.registry.is_some() {
-                return Ok(None);
-            }
-            PolicySet::build(read).map(Some)
-        });
-        match loaded {
+        if before.as_ref() != Some(&source) {
+            // What was in force came from elsewhere. Its maps go, unless the new set has the same.
+            state.forget();
+        }
+        match state.load(&source) {
             Ok(None) => {}
-            Ok(Some(set)) => {
-                let outcome = state.install(set);
-                state.report(begun, outcome.map(|(switched, _)| switched));
-            }
+            Ok(Some(switched)) => state.record(begun, Ok(switched)),
             Err(error) => {
-                state.plan = Arc::new(Plan::empty(state.plan.generation() + 1));
-                state.report(begun, Err(error));
+                state.complain(&error);
+                state.record(begun, Err(error));
             }
         }
         match Reloader::start(self, source) {
@@ -195,24 +193,25 @@ impl Host {
     /// Reload thread: reads the source again, and puts the set in force if it differs.
     pub(crate) fn reload(&self, source: &Source) {
         let begun = Instant::now();
-        let read = match source.read() {
-            Ok(read) => read,
-            Err(e) => return self.lock().report(begun, Err(e.into())),
+        let built = source.read().map_err(LoadError::from).and_then(|read| {
+            if self.lock().in_force(&read.hash()) { Ok(None) } else { PolicySet::build(read).map(Some) }
+        });
+        let mut state = self.lock();
+        let outcome = match built {
+            Ok(None) => return,
+            Ok(Some(set)) => state.install(set),
+            Err(error) => Err(error),
         };
-        if self.lock().in_force(&read.hash()) {
-            return;
-        }
-        match PolicySet::build(read) {
-            Err(e) => self.lock().report(begun, Err(e)),
-            Ok(set) => {
-                let mut state = self.lock();
-                let (outcome, garbage) = match state.install(set) {
-                    Ok((switched, garbage)) => (Ok(switched), garbage),
-                    Err(e) => (Err(e), Vec::new()),
-                };
-                state.report(begun, outcome);
+        match outcome {
+            Ok((switched, garbage)) => {
+                state.announce(&switched, begun.elapsed());
+                state.record(begun, Ok(switched));
                 drop(state);
                 drop(garbage);
+            }
+            Err(error) => {
+                state.complain(&error);
+                state.record(begun, Err(error));
             }
         }
     }
@@ -222,6 +221,13 @@ impl Host {
         for shared in self.communicators() {
             drop(shared.slot().collect());
             report_faults(&shared);
+        }
+        let panics = guard::panics();
+        if REPORTED_PANICS.swap(panics, Ordering::Relaxed) < panics {
+            tell!(
+                Error,
+                "{panics} calls met a defect of Ringfence; their communicators go on with NCCL's own choice"
+            );
         }
     }
 }
@@ -283,21 +289,45 @@ impl State {
         Communicator::new(shared, chain, Some(host))
     }
 
-    /// Records the outcome of an attempt and logs it.
-    fn report(&mut self, begun: Instant, outcome: Result<Switched, LoadError>) {
-        self.attempts += 1;
-        let (took, set) = (begun.elapsed(), self.plan.set().describe());
-        match &outcome {
-            Ok(s) if s.switched + s.kept == 0 => tell!(Info, "policy {set}; loaded in {took:.1?}"),
-            Ok(s) => tell!(
-                Info,
-                "policy {set}; loaded in {took:.1?}; {} communicators take it at their next call, {} keep theirs",
-                s.switched,
-                s.kept
-            ),
-            Err(e) => tell!(Warn, "policy refused, still in force: {set}: {e}"),
+    /// At the start: reads and builds the set; `None` if it is in force already, since earlier communicators.
+    fn load(&mut self, source: &Source) -> Result<Option<Switched>, LoadError> {
+        let read = source.read()?;
+        if self.in_force(&read.hash()) {
+            return Ok(None);
         }
-        self.last_reload = Some(ReloadReport { attempt: self.attempts, took, outcome });
+        let (switched, _) = self.install(PolicySet::build(read)?)?;
+        Ok(Some(switched))
+    }
+
+    /// Falls back to no policies.
+    fn forget(&mut self) {
+        self.plan = Arc::new(Plan::empty(self.plan.generation() + 1));
+        self.registry = None;
+        self.last_reload = None;
+    }
+
+    fn record(&mut self, begun: Instant, outcome: Result<Switched, LoadError>) {
+        self.attempts += 1;
+        self.last_reload = Some(ReloadReport { attempt: self.attempts, took: begun.elapsed(), outcome });
+    }
+
+    fn announce(&self, done: &Switched, took: Duration) {
+        let set = self.plan.set().describe();
+        let (switched, kept) = (done.switched, done.kept);
+        tell!(
+            Info,
+            "policy {set}; loaded in {took:.1?}; {switched} communicators take it at their next call, {kept} keep theirs"
+        );
+    }
+
+    fn complain(&self, error: &LoadError) {
+        tell!(Warn, "policy refused, still in force: {}: {error}", self.plan.set().describe());
+    }
+
+    /// Is nothing in force because the set at hand was refused?
+    fn was_refused(&self) -> bool {
+        let refused = self.last_reload.as_ref().is_some_and(|r| r.outcome.is_err());
+        refused && self.plan.set().policies().is_empty()
     }
 
     fn init_line(&self, communicator: &Communicator) -> String {
@@ -306,6 +336,7 @@ impl State {
         let ranks = info.n_ranks;
         let whole = if communicator.is_complete() { "" } else { " (not on this communicator)" };
         let set = match &self.source {
+            Some(_) if self.was_refused() => "none (refused, see the warning; NCCL decides)".to_owned(),
             Some(_) => format!("{}{whole}", self.plan.set().describe()),
             None => format!("none ({POLICY_VAR} is not set; NCCL decides)"),
         };
@@ -349,7 +380,7 @@ pub(crate) fn write_line(level: Level, text: &str) {
     if let Some(logger) = logger {
         logger.line(severity, text);
     }
-    if log::enabled(level) && stderr_wanted() {
+    if ECHO.load(Ordering::Relaxed) && log::enabled(level) {
         eprintln!("ringfence {}: {}", level.name(), text.strip_prefix("Ringfence: ").unwrap_or(text));
     }
 }
@@ -362,13 +393,15 @@ macro_rules! tell {
 }
 pub(crate) use tell;
 
-/// Without NCCL_DEBUG, NCCL shows no line at all; a refused policy must not go unseen.
-fn stderr_wanted() -> bool {
-    std::env::var_os("RINGFENCE_LOG").is_some() || std::env::var_os("NCCL_DEBUG").is_none()
-}
+/// Do lines also go to standard error? Without `NCCL_DEBUG`, NCCL shows none, and a refused policy must not go unseen.
+static ECHO: AtomicBool = AtomicBool::new(false);
 
-/// From now on lines go to this logger, those of the runtime included.
+/// From now on lines go to this logger, those of the runtime included. The environment is read here, on NCCL's thread,
+/// and never on ours: somebody else's setenv at the same moment would be a race in the C library.
 fn adopt_logger(logger: Option<NcclLogger>) {
+    let echo = std::env::var_os("RINGFENCE_LOG").is_some() || std::env::var_os("NCCL_DEBUG").is_none();
+    ECHO.store(echo, Ordering::Relaxed);
+    log::enabled(Level::Error);
     if logger.is_some() {
         *LOGGER.lock().unwrap_or_else(PoisonError::into_inner) = logger;
         log::set_sink(Some(Arc::new(|level, text: &str| write_line(level, &format!("Ringfence: {text}")))));

@@ -219,8 +219,8 @@ fn bytes(decl: &MapDecl) -> u64 {
 pub struct Plan {
     generation: u64,
     set: PolicySet,
-    /// Maps of each policy; `None` where a map belongs to a communicator.
-    maps: Vec<Option<MapSet>>,
+    /// Maps of each policy.
+    maps: Vec<PlanMaps>,
     rules: ScopeRules,
 }
 
@@ -231,14 +231,8 @@ impl Plan {
     /// A map whose shape changed while it is in use and that the manifest does not reset, or not enough memory.
     pub(crate) fn new(generation: u64, set: PolicySet, registry: &MapRegistry) -> Result<Plan, LoadError> {
         let rules = set.scope_rules();
-        let per_comm = |p: &Policy| {
-            p.module.maps().iter().any(|m| rules.by_name.get(&m.name) == Some(&Scope::Communicator))
-        };
-        let maps = set
-            .policies
-            .iter()
-            .map(|p| if per_comm(p) { Ok(None) } else { resolve(registry, p, &rules, 0).map(Some) })
-            .collect::<Result<Vec<_>, LoadError>>()?;
+        let maps = set.policies.iter().map(|p| PlanMaps::resolve(registry, p, &rules));
+        let maps = maps.collect::<Result<Vec<_>, LoadError>>()?;
         Ok(Plan { generation, set, maps, rules })
     }
 
@@ -278,8 +272,10 @@ impl Plan {
         let mut instances = Vec::with_capacity(self.maps.len());
         for (policy, maps) in self.set.policies.iter().zip(&self.maps) {
             let maps = match maps {
-                Some(maps) => maps.clone(),
-                None => resolve(registry, policy, &self.rules, communicator)?,
+                PlanMaps::All(maps) => maps.clone(),
+                PlanMaps::Some(_) => {
+                    resolve(registry, policy, policy.module.maps(), &self.rules, communicator)?
+                }
             };
             let instance = Instance::new(&policy.module, &maps, limits);
             instances.push(instance.map_err(|e| LoadError::host(&policy.file, e))?);
@@ -288,15 +284,35 @@ impl Plan {
     }
 }
 
+/// The maps that a policy's instances share on all communicators.
+#[derive(Debug)]
+enum PlanMaps {
+    /// All of its maps.
+    All(MapSet),
+    /// Those that do not belong to a communicator; kept, so that they outlive the communicators.
+    Some(#[expect(dead_code, reason = "keeps the maps alive")] MapSet),
+}
+
+impl PlanMaps {
+    fn resolve(registry: &MapRegistry, policy: &Policy, rules: &ScopeRules) -> Result<PlanMaps, LoadError> {
+        let own = |m: &MapDecl| rules.by_name.get(&m.name) == Some(&Scope::Communicator);
+        let all = policy.module.maps();
+        let shared: Vec<MapDecl> = all.iter().filter(|m| !own(m)).cloned().collect();
+        let maps = resolve(registry, policy, &shared, rules, 0)?;
+        Ok(if shared.len() == all.len() { PlanMaps::All(maps) } else { PlanMaps::Some(maps) })
+    }
+}
+
 fn resolve(
     registry: &MapRegistry,
     policy: &Policy,
+    decls: &[MapDecl],
     rules: &ScopeRules,
     communicator: u64,
 ) -> Result<MapSet, LoadError> {
     // The file, not the name: maps of scope `policy` and global data stay with the object when it is renamed in logs.
     let owner = Owner { policy: policy.file.clone(), communicator };
-    registry.resolve(policy.module.maps(), rules, &owner).map_err(|e| LoadError::host(&policy.file, e))
+    registry.resolve(decls, rules, &owner).map_err(|e| LoadError::host(&policy.file, e))
 }
 
 /// Stage that refused a set.

@@ -16,6 +16,7 @@
  *     chunk S VALUE                                getChunkSize
  *     fini S | refini S                            finalize; again with the same context
  *     threads                                      threads of this process
+ *     fork C; C; ...                               the commands C in a forked child, which must end by itself
  * A slot of -1 is the null context, -2 an invented one, -3 the context of slot 0 plus 4096.
  */
 #define _GNU_SOURCE
@@ -27,6 +28,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 typedef int result_t;
 typedef void (*logger_t)(int, unsigned long, const char *, int, const char *, ...);
@@ -187,7 +190,7 @@ static void cmd_initnull(void)
 	((fini_t)plugin->fini)(ctx);
 }
 
-static int threads(void)
+static int count_threads(void)
 {
 	int n = 0;
 	DIR *d = opendir("/proc/self/task");
@@ -195,6 +198,36 @@ static int threads(void)
 		n += e->d_name[0] != '.';
 	closedir(d);
 	return n;
+}
+
+/* A joined thread may be listed for a moment longer: waits up to a second for the last one. */
+static int threads(void)
+{
+	int n = count_threads();
+	for (int i = 0; n > 1 && i < 1000; i++) {
+		usleep(1000);
+		n = count_threads();
+	}
+	return n;
+}
+
+static void run(char *line);
+
+static void cmd_fork(char *commands)
+{
+	char *rest = NULL;
+	fflush(stdout);
+	pid_t pid = fork();
+	if (pid == 0) {
+		alarm(20); /* a child that waits for a lock of a thread that is not there */
+		for (char *c = strtok_r(commands, ";", &rest); c; c = strtok_r(NULL, ";", &rest))
+			run(c + strspn(c, " "));
+		fflush(stdout);
+		_exit(0);
+	}
+	int status = -1;
+	waitpid(pid, &status, 0);
+	printf("fork %d\n", status);
 }
 
 static void run(char *line)
@@ -226,6 +259,8 @@ static void run(char *line)
 		printf("chunk %d %zu%s\n", rc, chunk[1], chunk[0] == 1 && chunk[2] == 2 ? "" : " STRAY WRITE");
 	} else if (sscanf(line, "fini %d", &slot) == 1 || sscanf(line, "refini %d", &slot) == 1) {
 		printf("fini %d\n", ((fini_t)plugin->fini)(context(slot)));
+	} else if (strncmp(line, "fork ", 5) == 0) {
+		cmd_fork(line + 5);
 	} else if (strncmp(line, "threads", 7) == 0) {
 		printf("threads %d\n", threads());
 	} else {

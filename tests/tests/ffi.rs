@@ -339,3 +339,21 @@ fn a_lone_object_is_a_source() {
     );
     assert_eq!(parse(&run.results[2]), (0, 2, with_zero(&TABLE, 2)));
 }
+
+#[test]
+fn a_forked_child_neither_hangs_nor_harms_its_parent() {
+    let dir = dir_with("choose", &["ALGO=1", "PROTO=2", "CHANNELS=8"]);
+    let get0 = get(ALL_REDUCE, 7, &TABLE).trim_end().to_owned();
+    let get1 = get0.replacen("get 0", "get 1", 1);
+    let commands = format!(
+        "open 6\ninit 0 16 2 1\nfork {get0}; fini 0; init 1 16 2 2; {get1}; fini 1; threads\n{get0}\nfini 0\nthreads\n"
+    );
+    let run = in_dir(&dir, &commands);
+    let decided = (0, 8, with_zero(&TABLE, 5));
+    assert_eq!(parse(&run.results[2]), decided, "the child may go on with what it inherited");
+    assert_eq!(run.results[3..5], ["fini 0", "init 0 set"]);
+    assert_eq!(parse(&run.results[5]), decided, "and has a host of its own");
+    assert_eq!(run.results[6..9], ["fini 0", "threads 1", "fork 0"]);
+    assert_eq!(parse(&run.results[9]), decided);
+    assert_eq!(run.results[10..], ["fini 0", "threads 1"]);
+}

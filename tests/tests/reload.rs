@@ -308,6 +308,39 @@ fn one_thread_serves_all_communicators_and_ends_with_the_last() {
         wait_for("the thread", || threads(Some("ringfence")) == 1);
         assert_eq!(threads(None), before + 1);
         drop(comms);
-        assert_eq!((threads(Some("ringfence")), threads(None)), (0, before));
+        wait_for("the end of the thread", || threads(None) == before);
+        assert_eq!(threads(Some("ringfence")), 0);
+    });
+}
+
+#[test]
+fn communicators_come_and_go_on_many_threads_during_reloads() {
+    isolated("communicators_come_and_go_on_many_threads_during_reloads", |dir| {
+        let objects = [choose(1, 2, 4), choose(0, 0, 8)];
+        dir.put("p.bpf.o", &objects[0]);
+        let plugin = open();
+        let before = threads(None);
+        std::thread::scope(|scope| {
+            for ranks in 1..=4 {
+                let plugin = &plugin;
+                scope.spawn(move || {
+                    for round in 0..60 {
+                        let mut comm = init(plugin, ranks);
+                        for _ in 0..round {
+                            assert!([((1, 2), 4), ((0, 0), 8)].contains(&ask(&mut comm)));
+                        }
+                        assert_eq!(comm.finalize(), 0);
+                    }
+                });
+            }
+            for i in 0..20 {
+                dir.put("p.bpf.o", &objects[i % 2]);
+                std::thread::sleep(Duration::from_millis(15));
+            }
+        });
+        wait_for("the reload thread to end with the last communicator", || threads(None) == before);
+        assert_eq!(threads(Some("ringfence")), 0);
+        let warnings: Vec<_> = take_log().into_iter().filter(|l| l.level == 2).collect();
+        assert!(warnings.is_empty(), "{warnings:?}");
     });
 }

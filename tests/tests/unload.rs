@@ -40,7 +40,8 @@ fn ten_rounds_of_open_and_close_leave_nothing_behind() {
                 assert_eq!(comm.finalize(), 0);
             }
             drop(plugin);
-            assert_eq!(threads(None), before, "round {round}: no thread outlives the last communicator");
+            // A joined thread may be listed for a moment longer.
+            wait_for("the end of the reload thread", || threads(None) == before);
             mapped.push(mappings_of_the_plugin());
         }
         assert!(mapped[0] > 0, "nodelete: the code stays for thread-local destructors and the engine");

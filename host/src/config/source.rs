@@ -62,9 +62,11 @@ impl Source {
         }
     }
 
-    /// What `RINGFENCE_POLICY` names; `None` if it is unset or empty.
+    /// What `RINGFENCE_POLICY` names; `None` if it is unset or empty. A relative path is taken from the working directory
+    /// of this moment, whatever the job does with it later.
     pub fn from_env() -> Option<Source> {
-        std::env::var_os(POLICY_VAR).filter(|v| !v.is_empty()).map(Source::at)
+        let path = std::env::var_os(POLICY_VAR).filter(|v| !v.is_empty())?;
+        Some(Source::at(std::path::absolute(&path).unwrap_or(path.into())))
     }
 
     /// The directory to watch.
