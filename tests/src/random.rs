@@ -30,7 +30,7 @@ impl Rng {
         Rng(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
     /// 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -38,7 +38,7 @@ impl Rng {
     }
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 16) % n
+        (self.bits() >> 16) % n
     }
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
@@ -51,7 +51,7 @@ impl Rng {
 /// Initial contents of the context.
 pub fn context(seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed ^ 0xc0de);
-    (0..CTX_BYTES).map(|_| rng.next() as u8).collect()
+    (0..CTX_BYTES).map(|_| rng.bits() as u8).collect()
 }
 
 /// Maps that the programs use: arrays whose values need a shift and a multiplication, a small hash map, global data.
@@ -134,7 +134,7 @@ impl Gen {
     }
 
     fn constant(&mut self, reg: u64) {
-        let value = if self.rng.chance(40) { self.rng.pick(WIDE_EDGES) } else { self.rng.next() };
+        let value = if self.rng.chance(40) { self.rng.pick(WIDE_EDGES) } else { self.rng.bits() };
         line!(self, "r{reg} = {value:#x} ll");
     }
 
@@ -175,7 +175,7 @@ impl Gen {
     }
 
     fn immediate(&mut self) -> i64 {
-        if self.rng.chance(60) { self.rng.pick(EDGES) } else { i64::from(self.rng.next() as i32) }
+        if self.rng.chance(60) { self.rng.pick(EDGES) } else { i64::from(self.rng.bits() as i32) }
     }
 
     fn insn(&mut self) {

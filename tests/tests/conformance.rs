@@ -183,6 +183,20 @@ fn options_and_bad_input_are_told_apart() {
     );
 }
 
+/// clang's output for each CPU version: a map, a table, a call. `weights[ctx[2] & 3]`, if `ctx[1] > 100`.
+#[test]
+fn objects_of_every_cpu_version_run_verified_and_not() {
+    for version in 1..=4 {
+        let path = format!("{}/elf/cpu_v{version}.bpf.o", env!("CARGO_MANIFEST_DIR"));
+        let object: String =
+            std::fs::read(&path).expect("an object").iter().map(|byte| format!("{byte:02x}")).collect();
+        for (memory, result) in [("0000000065000000 02000000", 30), ("0300000064000000 02000000", 0)] {
+            assert_eq!(r0(&run(&[memory, "--elf"], &object)), Ok(result), "{path}");
+            assert_eq!(r0(&run(&[memory, "--elf", "--verify"], &object)), Ok(result), "{path}");
+        }
+    }
+}
+
 #[test]
 fn a_loop_that_never_ends_runs_out_of_fuel() {
     let message = r0(&run(&[], "0500ffff000000009500000000000000")).expect_err("no end");

@@ -109,7 +109,7 @@ fn hex(text: &str) -> Result<Vec<u8>> {
     let digit = |c: char| c.to_digit(16).ok_or_else(|| anyhow!("{c:?} is no hex digit"));
     text.split_whitespace().try_fold(Vec::new(), |mut bytes, word| {
         let digits: Vec<u32> = word.chars().map(digit).collect::<Result<_>>()?;
-        ensure!(digits.len() % 2 == 0, "odd number of hex digits in {word:?}");
+        ensure!(digits.len().is_multiple_of(2), "odd number of hex digits in {word:?}");
         bytes.extend(digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8));
         Ok(bytes)
     })
