@@ -128,17 +128,23 @@ impl Instance {
         let result = match self.hook {
             Hook::Tuner => self.decide_tuner(input, so_far),
             Hook::NcclBpf => self.decide_ncclbpf(input, so_far),
-            Hook::Generic => Err(Fault::Host("a generic program makes no decisions")),
+            Hook::Generic => Err(stop("a generic program makes no decisions")),
         };
-        match &result {
-            Ok(d) => self.counters.answered(d.is_some()),
-            Err(fault) => self.counters.faulted(fault),
+        match result {
+            Ok(decision) => {
+                self.counters.answered(decision.is_some());
+                Ok(decision.unwrap_or(so_far))
+            }
+            Err(fault) => Err(self.count(fault)),
         }
-        result.map(|d| d.unwrap_or(so_far))
     }
 
-    #[inline]
-    fn decide_tuner(&mut self, input: &TunerInput<'_>, so_far: Decision) -> Result<Option<Decision>, Fault> {
+    #[inline(always)]
+    fn decide_tuner(
+        &mut self,
+        input: &TunerInput<'_>,
+        so_far: Decision,
+    ) -> Result<Option<Decision>, Stopped> {
         let reads = self.reads;
         context::fill_tuner(self.context()?, reads, input, so_far);
         match self.call(CTX_PTR, 0)? {
@@ -147,12 +153,12 @@ impl Instance {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide_ncclbpf(
         &mut self,
         input: &TunerInput<'_>,
         so_far: Decision,
-    ) -> Result<Option<Decision>, Fault> {
+    ) -> Result<Option<Decision>, Stopped> {
         let current = so_far.channels.map_or(self.last_channels, |n| n.get());
         let (reads, latencies) = (self.reads, self.latencies(input));
         context::fill_ncclbpf(self.context()?, reads, input, latencies, current);
@@ -168,17 +174,18 @@ impl Instance {
     /// The [`Fault`]; [`Fault::Host`] if the buffer has more than [`CTX_MAX`] bytes, or than the policy was verified
     /// for. After a fault `mem` is unchanged.
     pub fn run_generic(&mut self, mem: &mut [u8]) -> Result<u64, Fault> {
-        let result = self.run_buffer(mem);
-        match &result {
-            Ok(_) => self.counters.answered(true),
-            Err(fault) => self.counters.faulted(fault),
+        match self.run_buffer(mem) {
+            Ok(r0) => {
+                self.counters.answered(true);
+                Ok(r0)
+            }
+            Err(fault) => Err(self.count(fault)),
         }
-        result
     }
 
-    fn run_buffer(&mut self, mem: &mut [u8]) -> Result<u64, Fault> {
+    fn run_buffer(&mut self, mem: &mut [u8]) -> Result<u64, Stopped> {
         if self.hook != Hook::Generic {
-            return Err(Fault::Host("only generic programs run over a buffer"));
+            return Err(stop("only generic programs run over a buffer"));
         }
         self.buffer(mem.len())?.copy_from_slice(mem);
         let r0 = self.call(CTX_PTR, mem.len() as u64)?;
@@ -187,23 +194,23 @@ impl Instance {
     }
 
     /// The first `size` bytes of the context area.
-    fn buffer(&mut self, size: usize) -> Result<&mut [u8], Fault> {
+    fn buffer(&mut self, size: usize) -> Result<&mut [u8], Stopped> {
         if size > CTX_MAX as usize {
-            return Err(Fault::Host("the buffer is larger than the context area"));
+            return Err(stop("the buffer is larger than the context area"));
         }
-        self.memory()?.bytes_mut(CTX_BASE, size).ok_or(Fault::Host("no context area"))
+        self.memory()?.bytes_mut(CTX_BASE, size).ok_or_else(|| stop("no context area"))
     }
 
     /// The context as an array, so that the accesses to it need no checks of their own.
-    #[inline]
-    fn context<const N: usize>(&mut self) -> Result<&mut [u8; N], Fault> {
+    #[inline(always)]
+    fn context<const N: usize>(&mut self) -> Result<&mut [u8; N], Stopped> {
         let bytes = self.memory()?.bytes_mut(CTX_BASE, N);
-        bytes.and_then(|b| b.first_chunk_mut()).ok_or(Fault::Host("no context area"))
+        bytes.and_then(|b| b.first_chunk_mut()).ok_or_else(|| stop("no context area"))
     }
 
-    #[inline]
-    fn memory(&mut self) -> Result<&mut GuestMemory, Fault> {
-        self.store.data_mut().memory.as_mut().ok_or(Fault::Host("no private memory"))
+    #[inline(always)]
+    fn memory(&mut self) -> Result<&mut GuestMemory, Stopped> {
+        self.store.data_mut().memory.as_mut().ok_or_else(|| stop("no private memory"))
     }
 
     #[inline]
@@ -214,16 +221,22 @@ impl Instance {
         }
     }
 
-    #[inline]
-    fn call(&mut self, r1: u64, r2: u64) -> Result<u64, Fault> {
+    #[inline(always)]
+    fn call(&mut self, r1: u64, r2: u64) -> Result<u64, Stopped> {
         prepare_thread();
         if self.store.set_fuel(self.fuel).is_err() {
-            return Err(Fault::Host("the engine counts no fuel"));
+            return Err(stop("the engine counts no fuel"));
         }
         match self.entry.call(&mut self.store, (r1 as i64, r2 as i64)) {
             Ok(r0) => Ok(r0 as u64),
-            Err(e) => Err(self.fault(&e)),
+            Err(e) => Err(Box::new(self.fault(&e))),
         }
+    }
+
+    #[cold]
+    fn count(&self, fault: Stopped) -> Fault {
+        self.counters.faulted(&fault);
+        *fault
     }
 
     #[cold]
@@ -239,6 +252,14 @@ impl Instance {
         let place = offset.and_then(|o| self.policy.place(o)).map(Box::new);
         Fault::Trap(Trap { code: TrapCode::from_wasmtime(*trap), place })
     }
+}
+
+/// A fault inside the instance. In a box, so that the results of the decision path fit into registers.
+type Stopped = Box<Fault>;
+
+#[cold]
+fn stop(why: &'static str) -> Stopped {
+    Box::new(Fault::Host(why))
 }
 
 impl std::fmt::Debug for Instance {

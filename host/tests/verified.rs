@@ -62,7 +62,9 @@ impl Call {
             },
             n_bytes: u64::from(salt) << 33 | 0x99,
             call_seq: u64::from(salt) << 34 | 0x55,
-            costs: (0..21).map(|i| if (i + salt).is_multiple_of(4) { -1.0 } else { (i * 8 + salt) as f32 }).collect(),
+            costs: (0..21)
+                .map(|i| if (i + salt).is_multiple_of(4) { -1.0 } else { (i * 8 + salt) as f32 })
+                .collect(),
         }
     }
 
