@@ -35,6 +35,8 @@ pub enum MapError {
     Full,
     /// `EINVAL`: not possible on this kind of map.
     Invalid,
+    /// `EBUSY`: others were writing all the time; the host does not wait for them on the decision path.
+    Busy,
     /// Another errno.
     Other(i32),
 }
@@ -48,6 +50,7 @@ fn result(code: i64) -> Result<(), MapError> {
         -17 => Err(MapError::Exists),
         -7 => Err(MapError::Full),
         -22 => Err(MapError::Invalid),
+        -16 => Err(MapError::Busy),
         other => Err(MapError::Other(other.wrapping_neg() as i32)),
     }
 }
@@ -70,6 +73,7 @@ mod tests {
             (-17, MapError::Exists),
             (-7, MapError::Full),
             (-22, MapError::Invalid),
+            (-16, MapError::Busy),
             (-38, MapError::Other(38)),
         ];
         for (code, error) in table {

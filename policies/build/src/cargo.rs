@@ -23,7 +23,7 @@ const RUSTC_FLAGS: [&str; 8] = [
     "debuginfo=2",
 ];
 /// Tells the SDK that this build ends as eBPF, where helpers exist.
-const CFG: &str = "--cfg\u{1f}ringfence_bpf";
+const CFG: &str = "--cfg=ringfence_bpf";
 /// A libLLVM is larger than this; a linker script of that name is not.
 const MIN_LIBRARY_BYTES: u64 = 1 << 20;
 
@@ -35,6 +35,8 @@ pub(crate) struct Crate<'a> {
     pub(crate) package: &'a str,
     /// Cargo's target folder.
     pub(crate) target_dir: &'a Path,
+    /// Source paths under this folder are recorded relative to it, so that the object does not depend on where it lies.
+    pub(crate) root: &'a Path,
 }
 
 impl Crate<'_> {
@@ -61,7 +63,8 @@ impl Crate<'_> {
         let mut cargo = Command::new(tool("CARGO", "cargo"));
         cargo.args([command, "--quiet", "--release", "-p", self.package]);
         cargo.arg("--manifest-path").arg(self.manifest).arg("--target-dir").arg(self.target_dir);
-        cargo.args(args).env("CARGO_ENCODED_RUSTFLAGS", CFG).stdin(Stdio::null());
+        let remap = format!("--remap-path-prefix={}=", self.root.join("").display());
+        cargo.args(args).env("CARGO_ENCODED_RUSTFLAGS", [CFG, &remap].join("\u{1f}")).stdin(Stdio::null());
         let status = cargo.status().context("cannot run cargo")?;
         if !status.success() {
             bail!("cargo {command} failed for package {}", self.package);

@@ -15,7 +15,7 @@ use libloading::Library;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
 
 /// Any of LLVM's opaque references.
@@ -122,8 +122,14 @@ api! {
     LLVMGetBasicBlockParent(Ref) -> Ref;
     LLVMGetOrdering(Ref) -> c_uint;
     LLVMSetOrdering(Ref, c_uint);
-    LLVMGetDebugLocLine(Ref) -> c_uint;
-    LLVMGetDebugLocFilename(Ref, *mut c_uint) -> *const c_char;
+    LLVMInstructionGetDebugLoc(Ref) -> Ref;
+    LLVMInstructionSetDebugLoc(Ref, Ref);
+    LLVMDILocationGetLine(Ref) -> c_uint;
+    LLVMDILocationGetScope(Ref) -> Ref;
+    LLVMDILocationGetInlinedAt(Ref) -> Ref;
+    LLVMDIScopeGetFile(Ref) -> Ref;
+    LLVMDIFileGetFilename(Ref, *mut c_uint) -> *const c_char;
+    LLVMDIFileGetDirectory(Ref, *mut c_uint) -> *const c_char;
 }
 
 // Numbers of LLVM's C API enums (llvm-c/Core.h, llvm-c/TargetMachine.h).
@@ -558,11 +564,7 @@ impl<'m> Value<'m> {
     fn name(self) -> String {
         let mut len = 0;
         // SAFETY: the value is alive as its module is borrowed; the name comes with its length.
-        let bytes = unsafe {
-            let start = (self.api().LLVMGetValueName2)(self.raw, &mut len);
-            std::slice::from_raw_parts(start.cast::<u8>(), len)
-        };
-        String::from_utf8_lossy(bytes).into_owned()
+        unsafe { lossy((self.api().LLVMGetValueName2)(self.raw, &mut len), len) }
     }
 
     fn has_section(self) -> bool {
@@ -768,22 +770,69 @@ impl Inst<'_> {
         }
     }
 
+    /// Moves its source location out of inlined functions until `own` accepts the file; leaves it if none is.
+    pub(crate) fn relocate(&self, own: &dyn Fn(&Path) -> bool) {
+        let found = self.locations().into_iter().find(|l| l.file().is_some_and(|file| own(&file)));
+        if let Some(Location(loc)) = found {
+            // SAFETY: a living instruction; the location is one that it was inlined at, so it lies in the same function.
+            unsafe { (self.0.api().LLVMInstructionSetDebugLoc)(self.0.raw, loc.raw) }
+        }
+    }
+
+    /// Its source location, then the calls that it was inlined through, outermost last.
+    fn locations(&self) -> Vec<Location<'_>> {
+        let api = self.0.api();
+        // SAFETY: a living instruction; the location, if there is one, and what it was inlined at live in the context.
+        let raws =
+            unsafe { chain((api.LLVMInstructionGetDebugLoc)(self.0.raw), api.LLVMDILocationGetInlinedAt) };
+        raws.into_iter().map(|raw| Location(self.0.sibling(raw))).collect()
+    }
+
     /// The function that holds it, and its source line: `policy (src/lib.rs:9)`.
     pub(crate) fn place(&self) -> String {
         let api = self.0.api();
-        let mut len = 0;
-        // SAFETY: a living instruction in a block of a function; the file name, if there is one, comes with its length.
-        let (function, file, line) = unsafe {
-            let function = (api.LLVMGetBasicBlockParent)((api.LLVMGetInstructionParent)(self.0.raw));
-            let start = (api.LLVMGetDebugLocFilename)(self.0.raw, &mut len);
-            let file = (!start.is_null() && len > 0).then(|| {
-                String::from_utf8_lossy(std::slice::from_raw_parts(start.cast(), len as usize)).into_owned()
-            });
-            (self.0.sibling(function).name(), file, (api.LLVMGetDebugLocLine)(self.0.raw))
-        };
-        match file {
-            Some(file) => format!("{function} ({file}:{line})"),
+        // SAFETY: a living instruction in a block of a function.
+        let function = unsafe { (api.LLVMGetBasicBlockParent)((api.LLVMGetInstructionParent)(self.0.raw)) };
+        let function = self.0.sibling(function).name();
+        match self.locations().first().and_then(|l| Some((l.file()?, l.line()))) {
+            Some((file, line)) => format!("{function} ({}:{line})", file.display()),
             None => function,
         }
     }
+}
+
+/// A source location.
+struct Location<'m>(Value<'m>);
+
+impl Location<'_> {
+    fn line(&self) -> u32 {
+        // SAFETY: a living location.
+        unsafe { (self.0.api().LLVMDILocationGetLine)(self.0.raw) }
+    }
+
+    /// The file, as recorded: relative to the folder that the compiler ran in if it is not absolute.
+    fn file(&self) -> Option<PathBuf> {
+        let api = self.0.api();
+        // SAFETY: a living location has a scope, and that a file or null.
+        let file = unsafe { (api.LLVMDIScopeGetFile)((api.LLVMDILocationGetScope)(self.0.raw)) };
+        let file = (!file.is_null()).then_some(file)?;
+        // SAFETY: a living file; both functions give the start and set the length.
+        unsafe {
+            let text = |get: unsafe extern "C" fn(Ref, *mut c_uint) -> *const c_char| {
+                let mut len = 0;
+                let start = get(file, &mut len);
+                if start.is_null() { PathBuf::new() } else { lossy(start, len as usize).into() }
+            };
+            Some(text(api.LLVMDIFileGetDirectory).join(text(api.LLVMDIFileGetFilename)))
+        }
+    }
+}
+
+/// Copies text of LLVM that comes with its length.
+///
+/// # Safety
+/// `start` points to `len` bytes.
+unsafe fn lossy(start: *const c_char, len: usize) -> String {
+    // SAFETY: this function's contract.
+    String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(start.cast(), len) }).into_owned()
 }

@@ -35,6 +35,9 @@ struct Args {
     /// Cargo's target folder [default: target/, beside the manifest].
     #[arg(long, value_name = "DIR")]
     target_dir: Option<PathBuf>,
+    /// Folder that source paths in the object are relative to [default: the manifest's].
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
     /// libLLVM of the rustc in use, if it is not where rustc keeps it.
     #[arg(long, value_name = "FILE")]
     llvm: Option<PathBuf>,
@@ -56,27 +59,40 @@ fn main() -> ExitCode {
 }
 
 fn build(args: &Args) -> Result<()> {
-    match std::fs::remove_file(&args.output) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            return Err(e).with_context(|| args.output.display().to_string());
-        }
-        _ => {}
-    }
+    let output = std::path::absolute(&args.output)?;
+    remove_old(&output).with_context(|| output.display().to_string())?;
     let manifest = std::path::absolute(&args.manifest_path)?;
     let folder = manifest.parent().context("the manifest has no folder")?;
     let target_dir =
         args.target_dir.as_deref().map_or_else(|| Ok(folder.join("target")), std::path::absolute)?;
-    let bitcode =
-        cargo::Crate { manifest: &manifest, package: &args.package, target_dir: &target_dir }.bitcode()?;
-    let library = args.llvm.as_deref().map_or_else(|| cargo::find_llvm(folder), |p| Ok(p.to_owned()))?;
+    let root = args.root.as_deref().unwrap_or(folder);
+    let root = root.canonicalize().with_context(|| root.display().to_string())?;
+    let krate =
+        cargo::Crate { manifest: &manifest, package: &args.package, target_dir: &target_dir, root: &root };
+    let bitcode = krate.bitcode()?;
+
+    let library =
+        args.llvm.as_deref().map_or_else(|| cargo::find_llvm(folder), |p| Ok(std::path::absolute(p)?))?;
+    let text = args.emit_ll.as_deref().map(std::path::absolute).transpose()?;
     let llvm = llvm::Llvm::open(&library, &args.cpu)?;
-    let output = retarget::retarget(&llvm, &bitcode, args.emit_ll.is_some())?;
-    if let (Some(path), Some(text)) = (&args.emit_ll, &output.text) {
+    // LLVM reads the source lines that it puts into BTF by the recorded, relative paths.
+    std::env::set_current_dir(&root).with_context(|| root.display().to_string())?;
+    let folder = folder.canonicalize()?;
+    let own = |file: &Path| file.canonicalize().is_ok_and(|file| file.starts_with(&folder));
+    let made = retarget::retarget(&llvm, &bitcode, &retarget::Options { own: &own, text: text.is_some() })?;
+    if let (Some(path), Some(text)) = (&text, &made.text) {
         std::fs::write(path, text).with_context(|| path.display().to_string())?;
     }
-    write_object(&args.output, &output.object).with_context(|| args.output.display().to_string())?;
-    println!("  RUST  {} ({})", args.output.display(), output.entries.join(", "));
+    write_object(&output, &made.object).with_context(|| output.display().to_string())?;
+    println!("  RUST  {} ({})", args.output.display(), made.entries.join(", "));
     Ok(())
+}
+
+fn remove_old(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// Writes under another name in the same folder, then renames: nobody sees half an object.

@@ -7,6 +7,7 @@ use crate::fallback::{MEM, UMULO, UMULO_INTRINSIC, UMULO_NAME};
 use crate::llvm::{Function, Llvm, Module, Place};
 use crate::symbol;
 use anyhow::{Result, bail};
+use std::path::Path;
 
 /// The optimisation pipeline. `globaldce` drops what internalising left without users.
 const PASSES: &str = "default<O2>,globaldce";
@@ -28,11 +29,20 @@ pub(crate) struct Output {
     pub(crate) text: Option<String>,
 }
 
-/// Makes an object of `bitcode`; with `text`, also the optimised module in LLVM's text form.
+/// How to make it.
+pub(crate) struct Options<'a> {
+    /// Is this source file, a path as recorded, the author's? Instructions are attributed to their lines, not to those of
+    /// the SDK or of `core` that were inlined there.
+    pub(crate) own: &'a dyn Fn(&Path) -> bool,
+    /// Also give the optimised module in LLVM's text form.
+    pub(crate) text: bool,
+}
+
+/// Makes an object of `bitcode`.
 ///
 /// # Errors
 /// There is no entry point, or something cannot be expressed in eBPF: every such place, a line each.
-pub(crate) fn retarget(llvm: &Llvm, bitcode: &[u8], text: bool) -> Result<Output> {
+pub(crate) fn retarget(llvm: &Llvm, bitcode: &[u8], options: &Options<'_>) -> Result<Output> {
     let mut module = llvm.parse_bitcode(bitcode)?;
     // It keeps a section for gdb alive, and would keep whatever else it names.
     for name in [c"llvm.used", c"llvm.compiler.used", c"__rustc_debug_gdb_scripts_section__"] {
@@ -46,13 +56,13 @@ pub(crate) fn retarget(llvm: &Llvm, bitcode: &[u8], text: bool) -> Result<Output
     module.run_passes(PASSES)?;
     expand_umulo(&mut module)?;
     link_called_fallbacks(&mut module)?;
-    finish_functions(&module);
+    finish_functions(&module, options.own);
     let undefined = undefined_calls(&module);
     if !undefined.is_empty() {
         bail!("{}", undefined.join("\n"));
     }
     module.verify()?;
-    let text = text.then(|| module.to_text());
+    let text = options.text.then(|| module.to_text());
     let object = generate(llvm, &mut module)?;
     Ok(Output { object, entries, text })
 }
@@ -135,7 +145,7 @@ fn link_called_fallbacks(module: &mut Module<'_>) -> Result<()> {
 }
 
 /// Last touches on what the passes left.
-fn finish_functions(module: &Module<'_>) {
+fn finish_functions(module: &Module<'_>, own: &dyn Fn(&Path) -> bool) {
     for function in module.functions().into_iter().filter(|f| !f.is_declaration()) {
         // Inlined parts of `core` name an unwinder; with panic=abort there is nothing to unwind.
         function.remove_personality();
@@ -143,6 +153,7 @@ fn finish_functions(module: &Module<'_>) {
             // LLVM 22 gives back the operand instead of the old value for a relaxed fetch whose result is used
             // (llvm/llvm-project#210280). With a stronger ordering it is right.
             inst.raise_relaxed_fetch();
+            inst.relocate(own);
         }
     }
 }
