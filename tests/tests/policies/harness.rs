@@ -13,12 +13,12 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The repository.
-pub fn repo() -> PathBuf {
+pub(crate) fn repo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
 /// The folder of the built objects; the first call builds what is not up to date.
-pub fn objects() -> &'static Path {
+pub(crate) fn objects() -> &'static Path {
     static OBJECTS: OnceLock<PathBuf> = OnceLock::new();
     OBJECTS.get_or_init(|| match std::env::var_os("RINGFENCE_POLICIES") {
         // Tests run in the folder of their package.
@@ -39,7 +39,7 @@ fn build() -> PathBuf {
 }
 
 /// Verifies the only program of an object, as its section says or as `hook`.
-pub fn verify(path: &Path, hook: Option<Hook>) -> Result<Verified, Rejection> {
+pub(crate) fn verify(path: &Path, hook: Option<Hook>) -> Result<Verified, Rejection> {
     let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let object = Object::parse(&bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let specs: Vec<_> = object.programs().collect();
@@ -51,19 +51,19 @@ pub fn verify(path: &Path, hook: Option<Hook>) -> Result<Verified, Rejection> {
 
 /// A decision to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
-    pub n_bytes: u64,
-    pub func: u32,
-    pub n_ranks: u32,
-    pub n_nodes: u32,
-    pub so_far: Decision,
+pub(crate) struct Case {
+    pub(crate) n_bytes: u64,
+    pub(crate) func: u32,
+    pub(crate) n_ranks: u32,
+    pub(crate) n_nodes: u32,
+    pub(crate) so_far: Decision,
 }
 
 /// A policy with maps of its own.
-pub struct Loaded(Instance);
+pub(crate) struct Loaded(Instance);
 
 /// Loads an object.
-pub fn load(path: &Path, hook: Option<Hook>) -> Loaded {
+pub(crate) fn load(path: &Path, hook: Option<Hook>) -> Loaded {
     let verified = verify(path, hook).unwrap_or_else(|r| panic!("{}: {r}", path.display()));
     let module = Translator::new().translate(&verified).unwrap();
     let engine = Engine::global().unwrap();
@@ -76,7 +76,7 @@ pub fn load(path: &Path, hook: Option<Hook>) -> Loaded {
 
 impl Loaded {
     /// One decision, with every pair on offer.
-    pub fn decide(&mut self, case: &Case) -> Decision {
+    pub(crate) fn decide(&mut self, case: &Case) -> Decision {
         let comm = CommInfo {
             n_ranks: case.n_ranks,
             n_nodes: case.n_nodes,
@@ -98,18 +98,18 @@ impl Loaded {
     }
 
     /// Does the policy declare a map of that name?
-    pub fn has_map(&self, name: &str) -> bool {
+    pub(crate) fn has_map(&self, name: &str) -> bool {
         self.0.maps().get(name).is_some()
     }
 
     /// Sets an entry of the telemetry map; false if it has no room.
-    pub fn set_telemetry(&self, key: TelemetryKey, value: &Telemetry) -> bool {
+    pub(crate) fn set_telemetry(&self, key: TelemetryKey, value: &Telemetry) -> bool {
         let map = self.0.maps().get("telemetry_map").unwrap();
         map.update(&key_bytes(key), &telemetry_bytes(value), 0).is_ok()
     }
 
     /// An entry of the telemetry map.
-    pub fn telemetry(&self, key: TelemetryKey) -> Option<Telemetry> {
+    pub(crate) fn telemetry(&self, key: TelemetryKey) -> Option<Telemetry> {
         let bytes = self.0.maps().get("telemetry_map").unwrap().lookup(&key_bytes(key))?;
         let wide = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         let narrow = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -126,7 +126,7 @@ impl Loaded {
     }
 
     /// Sets an entry of slo_enforcer's configuration.
-    pub fn set_config(&self, func: u32, config: &SloConfig) {
+    pub(crate) fn set_config(&self, func: u32, config: &SloConfig) {
         let mut bytes = config.target_p99_ns.to_le_bytes().to_vec();
         for field in [config.min_channels, config.max_channels, config.step, config.reserved] {
             bytes.extend(field.to_le_bytes());

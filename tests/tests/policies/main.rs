@@ -182,7 +182,7 @@ fn first_decisions() {
 fn random_bytes(rng: &mut Rng) -> u64 {
     const EDGES: [u64; 9] = [0, 4096, 16 * KIB, 32 * KIB, 64 * KIB, MIB, 2 * MIB, 192 * MIB, u64::MAX];
     match rng.below(3) {
-        0 => rng.next() >> rng.below(64),
+        0 => rng.bits() >> rng.below(64),
         _ => EDGES[rng.below(9) as usize].wrapping_add(rng.below(3)).wrapping_sub(1),
     }
 }

@@ -13,17 +13,17 @@ const MIB: u64 = 1 << 20;
 
 /// The maps.
 #[derive(Default)]
-pub struct State {
+pub(crate) struct State {
     telemetry: BTreeMap<(u32, u32), Telemetry>,
-    pub config: [SloConfig; 5],
+    pub(crate) config: [SloConfig; 5],
 }
 
 impl State {
-    pub fn get(&self, key: TelemetryKey) -> Option<Telemetry> {
+    pub(crate) fn get(&self, key: TelemetryKey) -> Option<Telemetry> {
         self.telemetry.get(&(key.func, key.n_nodes)).copied()
     }
     /// False if there is no room.
-    pub fn insert(&mut self, key: TelemetryKey, value: Telemetry) -> bool {
+    pub(crate) fn insert(&mut self, key: TelemetryKey, value: Telemetry) -> bool {
         let key = (key.func, key.n_nodes);
         let fits = self.telemetry.contains_key(&key) || self.telemetry.len() < TELEMETRY_ENTRIES;
         if fits {
@@ -31,17 +31,17 @@ impl State {
         }
         fits
     }
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.telemetry.len()
     }
 }
 
-pub fn key(case: &Case) -> TelemetryKey {
+pub(crate) fn key(case: &Case) -> TelemetryKey {
     TelemetryKey { func: case.func, n_nodes: case.n_nodes }
 }
 
 /// The decision, and what the policy leaves in its maps.
-pub fn decide(policy: &str, case: &Case, state: &mut State) -> Decision {
+pub(crate) fn decide(policy: &str, case: &Case, state: &mut State) -> Decision {
     let so_far = case.so_far;
     let with_channels = |n| Decision { channels: NonZeroU32::new(n), ..so_far };
     match policy {
@@ -170,7 +170,7 @@ fn slo_enforcer(case: &Case, state: &mut State) -> Decision {
 }
 
 /// Telemetry as profilers leave it, and as nobody would.
-pub fn random_telemetry(rng: &mut Rng) -> Telemetry {
+pub(crate) fn random_telemetry(rng: &mut Rng) -> Telemetry {
     let mut ns = || match rng.below(8) {
         0 => 0,
         1 => u64::MAX - rng.below(40),
@@ -190,12 +190,12 @@ pub fn random_telemetry(rng: &mut Rng) -> Telemetry {
         recommended_channels: count(),
         applied_samples: count(),
         reserved: count(),
-        last_n_bytes: rng.next(),
+        last_n_bytes: rng.bits(),
     }
 }
 
 /// A configuration, sensible or not.
-pub fn random_config(rng: &mut Rng) -> SloConfig {
+pub(crate) fn random_config(rng: &mut Rng) -> SloConfig {
     let mut n = || match rng.below(8) {
         0 => u32::MAX - rng.below(3) as u32,
         _ => rng.below(12) as u32,

@@ -169,7 +169,9 @@ fn ncclbpf_adaptive_channels_responds_to_contention() {
                 ..Telemetry::default()
             };
             assert!(loaded.set_telemetry(KEY, &seeded));
-            (0..100).for_each(|_| drop(channels(&mut loaded, 1 << 20)));
+            for _ in 0..100 {
+                loaded.decide(&case(1 << 20, ALL_REDUCE));
+            }
         }
         ends.push(loaded.telemetry(KEY).unwrap().recommended_channels);
     }
