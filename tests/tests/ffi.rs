@@ -357,3 +357,54 @@ fn a_forked_child_neither_hangs_nor_harms_its_parent() {
     assert_eq!(parse(&run.results[9]), decided);
     assert_eq!(run.results[10..], ["fini 0", "threads 1"]);
 }
+
+#[test]
+fn an_object_with_several_programs_needs_a_name() {
+    let dir = dir_with("several", &[]);
+    let ask = |manifest: &str| {
+        if !manifest.is_empty() {
+            dir.put("ringfence.toml", format!("[[policy]]\nfile = 'p.bpf.o'\n{manifest}\n"));
+        }
+        let run = in_dir(&dir, &format!("open 6\ninit 0 16 2 1\n{}", get(ALL_REDUCE, 7, &TABLE)));
+        (parse(&run.results[2]).2, run.log.join("\n"))
+    };
+    let (table, log) = ask("");
+    assert_eq!(table, TABLE);
+    let want = "p.bpf.o: several programs: ring (section tuner/ring), tree (section tuner/tree); say which one: program = ";
+    assert!(log.contains(want), "{log}");
+    assert_eq!(ask("program = 'tree'").0, with_zero(&TABLE, 2));
+    assert_eq!(ask("program = 'ring'").0, with_zero(&TABLE, 5));
+    let (table, log) = ask("program = 'other'");
+    assert_eq!(table, TABLE);
+    assert!(
+        log.contains("p.bpf.o: no program \"other\" for the hooks tuner and uprobe; the object has "),
+        "{log}"
+    );
+    assert_eq!(ask("program = 'other'\nhook = 'tuner'").0, with_zero(&TABLE, 3));
+    let (table, log) = ask("program = 'tree'\nhook = 'uprobe'");
+    assert_eq!(table, TABLE);
+    assert!(
+        log.contains("p.bpf.o: reject["),
+        "a tuner program writes to the context, which uprobe forbids: {log}"
+    );
+}
+
+#[test]
+fn objects_in_the_form_of_ncclbpf_decide() {
+    let dir = dir_with("packed", &[]);
+    let small = get(ALL_REDUCE, 7, &TABLE).replace("8388608", "4096");
+    let run = in_dir(
+        &dir,
+        &format!(
+            "open 5\ninit 0 16 2 1\n{}{}{small}",
+            get(ALL_REDUCE, 7, &TABLE),
+            get(ALL_REDUCE, 7, &TABLE)
+        ),
+    );
+    let gets: Vec<_> = run.results[2..].iter().map(|l| parse(l)).collect();
+    assert_eq!(
+        gets,
+        [(0, 1, with_zero(&TABLE, 5)), (0, 2, with_zero(&TABLE, 5)), (0, 3, with_zero(&TABLE, 2))]
+    );
+    assert!(run.log.iter().any(|l| l.contains(", hook uprobe, ")), "{:?}", run.log);
+}

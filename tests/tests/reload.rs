@@ -344,3 +344,20 @@ fn communicators_come_and_go_on_many_threads_during_reloads() {
         assert!(warnings.is_empty(), "{warnings:?}");
     });
 }
+
+#[test]
+fn ncclbpf_policies_keep_their_channel_count_over_a_reload() {
+    isolated("ncclbpf_policies_keep_their_channel_count_over_a_reload", |dir| {
+        dir.put("p.bpf.o", policy("packed", &[]));
+        let plugin = open();
+        let mut comm = init(&plugin, 1);
+        for n in 1..=5 {
+            assert_eq!(ask(&mut comm), ((0, 2), n));
+        }
+        // The same object under other rules is another set; the count goes on.
+        take_log();
+        dir.put("ringfence.toml", "[[policy]]\nfile = 'p.bpf.o'\n[limits]\nfuel = 5000\n");
+        wait_for_log("1 communicators take it at their next call, 0 keep theirs");
+        assert_eq!(ask(&mut comm), ((0, 2), 6));
+    });
+}
