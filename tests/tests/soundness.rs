@@ -563,39 +563,97 @@ fn run(
     }
 }
 
+#[derive(Default)]
+struct Tally {
+    accepted: u64,
+    steps: u64,
+    refused: BTreeMap<&'static str, u64>,
+}
+
+impl Tally {
+    /// Verifies a program and, if it is accepted, holds three runs of it against what was proved.
+    fn judge(&mut self, verifier: &Verifier, program: Program, r: &mut Random, text: &dyn Fn() -> String) {
+        let (verified, invariants) = match verifier.verify_traced(program) {
+            Ok(v) => v,
+            Err(e) => {
+                assert_ne!(e.kind().name(), "internal", "{e}\n{}", text());
+                *self.refused.entry(e.kind().name()).or_default() += 1;
+                return;
+            }
+        };
+        self.accepted += 1;
+        for _ in 0..3 {
+            let check = |pc, regs: &_, memory: &_| invariants.admit(&verified, pc, regs, memory);
+            match run(verified.program(), r, check) {
+                Ok(k) => self.steps += k,
+                Err(why) => panic!("{why}\n{}", text()),
+            }
+        }
+    }
+
+    fn report(&self, programs: u64) {
+        let Tally { accepted, steps, refused } = self;
+        println!("{accepted} of {programs} programs accepted, {steps} steps checked; refused: {refused:?}");
+    }
+}
+
 #[test]
 fn accepted_programs_stay_inside_what_was_proved() {
     let programs = setting("RINGFENCE_SOUNDNESS_PROGRAMS", 20_000);
     let mut r = Random(setting("RINGFENCE_SOUNDNESS_SEED", 0x0dd5_eed5) | 1);
     let verifier = Verifier::new(Arc::new(Env::generic(CTX_BYTES)));
     let maps = maps();
-    let (mut accepted, mut steps) = (0u64, 0u64);
-    let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut tally = Tally::default();
     for n in 0..programs {
         let text = generate(&mut r);
-        let program = match assemble(&text, &maps) {
-            Ok(p) => p,
-            Err(e) => panic!("program {n}: {e}\n{text}"),
-        };
-        let (verified, invariants) = match verifier.verify_traced(program) {
-            Ok(v) => v,
-            Err(e) => {
-                assert_ne!(e.kind().name(), "internal", "program {n}: {e}\n{text}");
-                *kinds.entry(e.kind().name()).or_default() += 1;
-                continue;
-            }
-        };
-        accepted += 1;
-        for _ in 0..3 {
-            let check = |pc, regs: &_, memory: &_| invariants.admit(&verified, pc, regs, memory);
-            match run(verified.program(), &mut r, check) {
-                Ok(k) => steps += k,
-                Err(why) => panic!("program {n}: {why}\n{text}"),
-            }
+        let program = assemble(&text, &maps).unwrap_or_else(|e| panic!("program {n}: {e}\n{text}"));
+        tally.judge(&verifier, program, &mut r, &|| format!("program {n}:\n{text}"));
+    }
+    tally.report(programs);
+    assert!(tally.accepted * 100 > programs * 30, "{} of {programs}", tally.accepted);
+}
+
+/// Generated programs with a few bytes changed: shapes that no generator thinks of.
+#[test]
+fn mutated_programs_stay_inside_what_was_proved() {
+    let programs = setting("RINGFENCE_SOUNDNESS_PROGRAMS", 20_000) / 2;
+    let mut r = Random(setting("RINGFENCE_SOUNDNESS_SEED", 0x0dd5_eed5).rotate_left(9) | 1);
+    let env = Env { insn_budget: 20_000, ..Env::generic(CTX_BYTES) };
+    let verifier = Verifier::new(Arc::new(env));
+    let maps = maps();
+    let (mut tally, mut decoded) = (Tally::default(), 0);
+    for n in 0..programs {
+        let mut code = assemble(&generate(&mut r), &maps).expect("the generator's output").encode();
+        for _ in 0..1 + r.below(3) {
+            mutate(&mut code, &mut r);
+        }
+        let Ok(program) = Program::with_maps("mutant", &code, maps.clone()) else { continue };
+        decoded += 1;
+        let listing = program.clone();
+        tally.judge(&verifier, program, &mut r, &|| {
+            let lines = listing.iter().map(|(pc, insn)| format!("{pc}: {insn:?}\n"));
+            format!("mutant {n}:\n{}", lines.collect::<String>())
+        });
+    }
+    tally.report(decoded);
+    assert!(decoded * 4 > programs && tally.accepted > decoded / 20, "{} of {decoded}", tally.accepted);
+}
+
+/// Changes registers, offset, immediate or opcode of one slot, or copies a slot over another.
+fn mutate(code: &mut [u8], r: &mut Random) {
+    let slots = code.len() as u64 / 8;
+    let at = 8 * r.below(slots) as usize;
+    match r.below(6) {
+        0 => code[at + 1] = (r.below(11) as u8) | (code[at + 1] & 0xf0),
+        1 => code[at + 1] = (r.below(11) as u8) << 4 | (code[at + 1] & 0x0f),
+        2 => code[at + 2] = code[at + 2].wrapping_add(r.below(9) as u8).wrapping_sub(4),
+        3 => code[at + 4..at + 8].copy_from_slice(&r.imm().to_le_bytes()),
+        4 => code[at] ^= 1 << (3 + r.below(5)),
+        _ => {
+            let from = 8 * r.below(slots) as usize;
+            code.copy_within(from..from + 8, at);
         }
     }
-    println!("{accepted} of {programs} accepted, {steps} steps checked; refused: {kinds:?}");
-    assert!(accepted * 100 > programs * 30, "{accepted} of {programs}: {kinds:?}");
 }
 
 /// The oracle itself can fail: what the verifier refuses does break when it is run all the same.

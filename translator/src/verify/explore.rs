@@ -82,8 +82,16 @@ impl Heads {
         }
         let mut loops: Vec<(Pc, Pc)> = loops.into_iter().collect();
         loops.sort_unstable();
-        for (pc, insn) in program.iter() {
-            if matches!(insn, Insn::JumpIf { .. }) && loops.iter().any(|(h, l)| *h <= pc && pc <= *l) {
+        let mut depth = vec![0i32; program.len() + 1];
+        for (head, last) in &loops {
+            depth[head.index()] += 1;
+            depth[last.index() + 1] -= 1;
+        }
+        let mut inside = 0;
+        for (pc, change) in depth.into_iter().enumerate() {
+            inside += change;
+            let pc = Pc(pc as u32);
+            if inside > 0 && matches!(program.insn(pc), Some(Insn::JumpIf { .. })) {
                 is_head[pc.plus(1).index()] = true;
             }
         }

@@ -405,6 +405,12 @@ impl<const W: u32> ScalarN<W> {
             let h = self.half_core().alu(op, b.half_core(), Self::H);
             out.half = h.r;
         }
+        // `x << 32` (and then `>> 32` or `s>> 32`) is how compilers extend the low half: its bounds carry over.
+        if op == AluOp::Lsh && b.as_const() == Some(Self::H.into()) {
+            let (h, k) = (self.half, Self::H);
+            let low = Range { umin: h.umin << k, umax: h.umax << k, smin: h.smin << k, smax: h.smax << k };
+            out.full = out.full.intersect(low);
+        }
         out.synced_or_unknown()
     }
 

@@ -333,6 +333,10 @@ fn idioms_give_tight_bounds() {
     let word = any.zero_extend(32);
     let (small, _) = Scalar::assume(word, c(16), Rel::Ult, Width::W32).unwrap();
     assert_eq!(small.umax(), 15);
+    // Compared in 32 bits, then extended by two shifts.
+    let (low, _) = Scalar::assume(any, c(9), Rel::Ule, Width::W32).unwrap();
+    assert_eq!(alu(alu(low, AluOp::Lsh, 32), AluOp::Rsh, 32).umax(), 9);
+    assert_eq!(alu(alu(low, AluOp::Lsh, 32), AluOp::Arsh, 32).smax(), 9);
     let (nonzero, _) = Scalar::assume(word, c(0), Rel::Ne, Width::W64).unwrap();
     assert_eq!(nonzero.umin(), 1);
     let (bit, _) = Scalar::assume(any, c(8), Rel::Set, Width::W64).unwrap();
