@@ -524,6 +524,77 @@ fn replay_renews_communicators_of_several_ranks() {
 }
 
 #[test]
+fn replay_switches_a_directory_with_its_manifest_at_once() {
+    let b = Bench::new();
+    let (old, new) = (b.path("old"), b.path("new"));
+    for (dir, name, manifest) in [
+        (&old, "size_aware", "[[policy]]\nfile = \"size_aware.bpf.o\"\n[limits]\nmax_channels = 6\n"),
+        (&new, "bad_channels", "[[policy]]\nfile = \"bad_channels.bpf.o\"\n"),
+    ] {
+        fs::create_dir(dir).expect("a directory is made");
+        fs::rename(b.policy("c", name), dir.join(format!("{name}.bpf.o"))).expect("the object moves");
+        fs::write(dir.join("ringfence.toml"), manifest).expect("the manifest is written");
+    }
+    let ran = ringfence(&args![
+        "replay",
+        "--plugin",
+        plugin(),
+        "--policy",
+        &old,
+        "--trace",
+        trace(),
+        "--calls",
+        "1000",
+        "--reload-at",
+        "300",
+        "--with",
+        &new,
+        "--json",
+    ]);
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    let big = |phase| decisions(&ran, phase).into_iter().find(|d| d.0 == "AllReduce" && d.1 == 256 << 20);
+    assert_eq!(big("before").map(|d| (d.2, d.3)), Some(("Ring/Simple".into(), 6)), "the manifest bounds it");
+    assert_eq!(big("after").map(|d| d.3), Some(1));
+    assert_eq!(ran.event("reload")["lost_calls"], 0);
+}
+
+#[test]
+fn replay_finds_a_policy_whose_ranks_disagree() {
+    let b = Bench::new();
+    // A counter in a map that all ranks of the process share: each rank sees another value.
+    let policy = b.source(
+        "count",
+        "#include \"ringfence.h\"\n\
+         struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } \
+         calls SEC(\".maps\");\n\
+         static void *(*lookup)(void *, const void *) = (void *)1;\n\
+         SEC(\"tuner\") int count(struct CollContext *ctx) { __u32 k = 0; __u64 *n = lookup(&calls, &k);\n\
+         if (n) { rf_channels(ctx, 1 + (*n & 1)); *n += 1; } return RF_SUBMIT; }\nRF_LICENSE(\"Dual MIT/GPL\");",
+    );
+    let replay = |ranks: &str| {
+        let plugin = plugin();
+        ringfence(&args![
+            "replay",
+            "--plugin",
+            plugin,
+            "--policy",
+            &policy,
+            "--trace",
+            trace(),
+            "--ranks",
+            ranks,
+            "--calls",
+            "50",
+            "--json",
+        ])
+    };
+    let ran = replay("2");
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.event("summary")["breaches"]["ranks-disagree"].as_u64() >= Some(50), "{}", ran.stdout);
+    assert_eq!(replay("1").code, 0, "one rank has nobody to disagree with");
+}
+
+#[test]
 fn replay_keeps_the_old_policy_when_the_new_one_is_refused() {
     let b = Bench::new();
     let (old, new) = (b.policy("c", "size_aware"), b.policy("reject", "oob_read"));
