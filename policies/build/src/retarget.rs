@@ -198,6 +198,7 @@ fn generate(llvm: &Llvm, module: &mut Module<'_>) -> Result<Vec<u8>> {
     let mut errors = llvm.take_errors();
     errors.retain(|e| !called.iter().any(|(_, name)| is_about(e, name)));
     if !errors.is_empty() {
+        let errors: Vec<_> = errors.into_iter().map(symbol::explain).collect();
         bail!("{}", errors.join("\n"));
     }
     object

@@ -6,6 +6,7 @@
 mod harness;
 mod model;
 mod ncclbpf;
+mod toolchain;
 
 use harness::{Case, Loaded, load, objects, verify};
 use model::State;

@@ -8,6 +8,7 @@ use crate::harness::{Case, Loaded, load, verify};
 use nccl_ringfence::{Algo, Decision, Hook, Proto};
 use ringfence_guest::abi::func::{ALL_REDUCE, BROADCAST};
 use ringfence_guest::telemetry::{SloConfig, Telemetry, TelemetryKey};
+use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -15,7 +16,11 @@ use std::path::PathBuf;
 fn folder(test: &str) -> Option<PathBuf> {
     let dir = std::env::var_os("RINGFENCE_NCCLBPF_DIR").map(PathBuf::from);
     if dir.is_none() {
-        eprintln!("SKIPPED {test}: RINGFENCE_NCCLBPF_DIR does not name the objects of NCCLbpf");
+        // Past the test harness, which would keep it to itself.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED {test}: RINGFENCE_NCCLBPF_DIR does not name the objects of NCCLbpf"
+        );
     }
     dir
 }
