@@ -341,8 +341,7 @@ impl Generator<'_> {
         let key = self.number().filter(|_| self.r.chance(50));
         let key = key.map_or_else(|| self.r.below(5).to_string(), |k| format!("r{k}"));
         self.line(format!("*(u32 *)(r10 - {off}) = {key}"));
-        let (r0, update) = (self.regs, self.r.chance(30) && self.slots[..4].iter().all(|s| *s));
-        let _ = r0;
+        let update = self.r.chance(30) && self.slots[..4].iter().all(|s| *s);
         self.line(format!("r1 = map[{map}] ll"));
         self.line("r2 = r10");
         self.line(format!("r2 += -{off}"));
@@ -416,7 +415,7 @@ impl Generator<'_> {
         let head = self.label();
         let times = 2 + self.r.below(6);
         self.line("r8 = 0");
-        let (regs, slots) = (self.regs, self.slots);
+        let regs = self.regs;
         let _ = writeln!(self.text, "{head}:");
         self.in_loop += 1;
         for _ in 0..1 + self.r.below(5) {
@@ -425,8 +424,8 @@ impl Generator<'_> {
         self.flush();
         self.in_loop -= 1;
         // Registers that the body lost are set again, so that the next round finds them.
-        for i in 0..8 {
-            if regs[i] == Kind::Number && self.regs[i] != Kind::Number {
+        for (i, before) in regs.iter().enumerate().take(8) {
+            if *before == Kind::Number && self.regs[i] != Kind::Number {
                 self.line(format!("r{i} = {}", i + 1));
                 self.set(i, Kind::Number);
             }
@@ -434,7 +433,6 @@ impl Generator<'_> {
         self.line("r8 += 1");
         self.line(format!("if r8 < {times} goto {head}"));
         self.set(8, Kind::Number);
-        let _ = slots;
     }
 
     fn call(&mut self) {
