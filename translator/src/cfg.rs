@@ -12,6 +12,7 @@ use crate::verify::Ways;
 
 mod dom;
 mod irreducible;
+mod loops;
 
 /// Index of a block in [`Cfg::blocks`].
 pub(crate) type BlockId = u32;
@@ -77,13 +78,16 @@ pub(crate) struct Cfg {
     pub(crate) blocks: Vec<Block>,
     /// Position of each block in reverse postorder.
     pub(crate) rpo: Vec<u32>,
-    /// Children of each block in the dominator tree, ascending in reverse postorder.
+    /// Blocks that stand inside each block's code: its children in the dominator tree, but for those that leave a
+    /// loop. Ascending in reverse postorder.
     pub(crate) children: Vec<Vec<BlockId>>,
-    /// Blocks that each block dominates, itself included.
+    /// Blocks that stand behind each loop: where control leaves it to. Ascending in reverse postorder.
+    pub(crate) exits: Vec<Vec<BlockId>>,
+    /// Number of blocks that stand with each block, itself included.
     pub(crate) weight: Vec<u32>,
     /// Heads of loops.
     pub(crate) loop_head: Vec<bool>,
-    /// Blocks that need a label of their own: several forward edges, or one from a dispatch block.
+    /// Blocks that need a label of their own: several forward edges, or one from a dispatch block, or behind a loop.
     pub(crate) merge: Vec<bool>,
 }
 
@@ -118,15 +122,24 @@ impl Cfg {
                 }
             }
         }
-        let mut children = vec![Vec::new(); n];
+        let loops = loops::Loops::new(&blocks, order, &loop_head);
+        let (mut children, mut exits) = (vec![Vec::new(); n], vec![Vec::new(); n]);
+        let mut parent: Vec<BlockId> = tree.idom.clone();
         for &b in &order.sequence[1..] {
-            children[tree.idom[b as usize] as usize].push(b);
+            match loops.left_at(b, &tree, &loop_head) {
+                Some(head) => {
+                    exits[head as usize].push(b);
+                    merge[b as usize] = true;
+                    parent[b as usize] = head;
+                }
+                None => children[parent[b as usize] as usize].push(b),
+            }
         }
         let mut weight = vec![1u32; n];
         for &b in order.sequence[1..].iter().rev() {
-            weight[tree.idom[b as usize] as usize] += weight[b as usize];
+            weight[parent[b as usize] as usize] += weight[b as usize];
         }
-        Cfg { blocks, rpo: order.position.clone(), children, weight, loop_head, merge }
+        Cfg { blocks, rpo: order.position.clone(), children, exits, weight, loop_head, merge }
     }
 
     /// Does the edge go back to the head of a loop?

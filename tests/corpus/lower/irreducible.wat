@@ -19,42 +19,41 @@
       i32.const 0
       local.set $select
     end
-    loop ;; label = @1
-      block ;; label = @2
+    block ;; label = @1
+      loop ;; label = @2
         block ;; label = @3
-          local.get $select
-          br_table 1 (;@2;) 0 (;@3;)
-        end
-        local.get $r0
-        i64.const 2
-        i64.add
-        local.tee $r0
-        i64.const 100
-        i64.lt_u
-        if ;; label = @3
+          block ;; label = @4
+            local.get $select
+            br_table 1 (;@3;) 0 (;@4;)
+          end
+          local.get $r0
+          i64.const 2
+          i64.add
+          local.tee $r0
+          i64.const 100
+          i64.ge_u
+          br_if 2 (;@1;)
           i32.const 0
           local.set $select
-          br 2 (;@1;)
-        end
-        block ;; label = @3
-          local.get $r0
-          i64.const 101
-          i64.ne
-          br_if 0 (;@3;)
-          i64.const 0
-          local.set $r0
+          br 1 (;@2;)
         end
         local.get $r0
-        return
+        i64.const 1
+        i64.add
+        local.set $r0
+        i32.const 1
+        local.set $select
+        br 0 (;@2;)
       end
-      local.get $r0
-      i64.const 1
-      i64.add
-      local.set $r0
-      i32.const 1
-      local.set $select
-      br 0 (;@1;)
     end
-    unreachable
+    block ;; label = @1
+      local.get $r0
+      i64.const 101
+      i64.ne
+      br_if 0 (;@1;)
+      i64.const 0
+      local.set $r0
+    end
+    local.get $r0
   )
 )

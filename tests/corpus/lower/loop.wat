@@ -9,29 +9,29 @@
     local.set $r0
     i64.const 0
     local.set $r2
-    loop ;; label = @1
-      local.get $r1
-      local.tee $r3
-      local.get $r2
-      i64.add
-      local.tee $r3
-      i32.wrap_i64
-      i64.load8_u
-      local.set $r4
-      local.get $r0
-      local.get $r4
-      i64.add
-      local.set $r0
-      local.get $r2
-      i64.const 1
-      i64.add
-      local.tee $r2
-      i64.const 16
-      i64.lt_u
-      br_if 0 (;@1;)
-      local.get $r0
-      return
+    block ;; label = @1
+      loop ;; label = @2
+        local.get $r1
+        local.tee $r3
+        local.get $r2
+        i64.add
+        local.tee $r3
+        i32.wrap_i64
+        i64.load8_u
+        local.set $r4
+        local.get $r0
+        local.get $r4
+        i64.add
+        local.set $r0
+        local.get $r2
+        i64.const 1
+        i64.add
+        local.tee $r2
+        i64.const 16
+        i64.lt_u
+        br_if 0 (;@2;)
+      end
     end
-    unreachable
+    local.get $r0
   )
 )

@@ -9,34 +9,35 @@
     local.set $r0
     i64.const 0
     local.set $r2
-    loop ;; label = @1
-      i64.const 0
-      local.set $r3
+    block ;; label = @1
       loop ;; label = @2
-        local.get $r0
-        local.get $r3
-        i64.add
-        local.tee $r0
-        i64.const 10
-        i64.gt_u
-        if ;; label = @3
-          local.get $r0
-          return
+        i64.const 0
+        local.set $r3
+        block ;; label = @3
+          loop ;; label = @4
+            local.get $r0
+            local.get $r3
+            i64.add
+            local.tee $r0
+            i64.const 10
+            i64.gt_u
+            br_if 3 (;@1;)
+            local.get $r3
+            i64.const 1
+            i64.add
+            local.tee $r3
+            i64.const 4
+            i64.lt_u
+            br_if 0 (;@4;)
+          end
         end
-        local.get $r3
-        i64.const 1
-        i64.add
-        local.tee $r3
-        i64.const 4
-        i64.lt_u
-        br_if 0 (;@2;)
         local.get $r2
         i64.const 1
         i64.add
         local.set $r2
-        br 1 (;@1;)
+        br 0 (;@2;)
       end
     end
-    unreachable
+    local.get $r0
   )
 )

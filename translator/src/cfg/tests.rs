@@ -165,6 +165,53 @@ fn fixing_makes_reducible_and_keeps_all_walks() {
     }
 }
 
+/// Blocks of the loop of `head` by definition: those that reach an edge back to it without passing it.
+fn natural_loop(blocks: &[Block], order: &dom::Order, head: BlockId) -> Vec<bool> {
+    let mut inside = vec![false; blocks.len()];
+    inside[head as usize] = true;
+    let back = |b: usize| order.position[b] >= order.position[head as usize];
+    loop {
+        let more: Vec<usize> = (0..blocks.len())
+            .filter(|&b| !inside[b])
+            .filter(|&b| blocks[b].succs().any(|s| if s == head { back(b) } else { inside[s as usize] }))
+            .collect();
+        if more.is_empty() {
+            return inside;
+        }
+        more.into_iter().for_each(|b| inside[b] = true);
+    }
+}
+
+#[test]
+fn blocks_behind_a_loop_are_those_that_leave_it() {
+    let mut seed = 0x100B;
+    let mut left = 0;
+    for _ in 0..20_000 {
+        let blocks = random_graph(&mut seed);
+        if !is_reducible(&blocks) {
+            continue;
+        }
+        let order = dom::order(&blocks);
+        let tree = dom::tree(&blocks, &order);
+        let cfg = Cfg::finish(blocks.clone(), &order, dom::tree(&blocks, &order));
+        for b in 1..blocks.len() as BlockId {
+            let d = tree.idom[b as usize];
+            // Loops that hold the dominator but not the block; the outermost has the most blocks.
+            let outermost = (0..blocks.len() as BlockId)
+                .filter(|&h| cfg.loop_head[h as usize])
+                .map(|h| (h, natural_loop(&blocks, &order, h)))
+                .filter(|(_, inside)| inside[d as usize] && !inside[b as usize])
+                .max_by_key(|(_, inside)| inside.iter().filter(|i| **i).count())
+                .map(|(h, _)| h);
+            let at = (0..blocks.len() as BlockId).find(|&h| cfg.exits[h as usize].contains(&b));
+            assert_eq!(at, outermost, "block {b} of {blocks:?}");
+            assert_eq!(cfg.children[d as usize].contains(&b), at.is_none());
+            left += u32::from(at.is_some());
+        }
+    }
+    assert!(left > 1000, "only {left} exits of loops");
+}
+
 #[test]
 fn a_jump_into_a_loop_gets_one_dispatch_block_of_two_targets() {
     // 0 -> {1, 2}, 1 <-> 2, 2 -> 3: the smallest irreducible graph.

@@ -2,8 +2,9 @@
 //!
 //! The code of a block is followed by what it dominates. A block with several forward edges is placed behind
 //! the `end` of a Wasm block, which the edges branch to; the head of a loop opens a Wasm loop, which the edges
-//! back branch to; any other block stands where its only edge leaves. The walk keeps its own stack: the depth
-//! of nesting is the program's, not ours.
+//! back branch to; any other block stands where its only edge leaves. Beyond the paper, what follows a loop is
+//! placed behind its `end`: an engine knows a loop's edges only there, and with loop after loop inside each
+//! other it needs quadratic time. The walk keeps its own stack: the depth of nesting is the program's, not ours.
 
 use super::lower::Lower;
 use crate::cfg::{BlockId, Cfg, Edge, Term};
@@ -71,19 +72,26 @@ impl Control<'_, '_, '_> {
     fn tree(&mut self, block: BlockId) -> Result<(), Error> {
         let b = block as usize;
         if self.cfg.loop_head[b] {
-            self.loop_level[b] = self.open(Frame::Loop);
+            self.open_blocks(&self.cfg.exits[b]);
+            self.loop_level[b] = self.frames.len() as u32;
+            self.frames.push(Frame::Loop);
+            self.lower.ops().loop_(BlockType::Empty);
             self.steps.push(Step::End);
         }
-        // The last in reverse postorder is outermost, and so comes last.
-        for &child in self.cfg.children[b].iter().rev().filter(|&&c| self.cfg.merge[c as usize]) {
-            self.block_level[child as usize] = self.frames.len() as u32;
-            self.frames.push(Frame::Block);
-            self.lower.ops().block(BlockType::Empty);
-            self.steps.extend([Step::Tree(child), Step::End]);
-        }
+        self.open_blocks(&self.cfg.children[b]);
         let content = &self.cfg.blocks[b];
         self.lower.insns(content.start, content.end)?;
         self.leave(block, content.end)
+    }
+
+    /// Opens a Wasm block before each of `targets` that needs a label. The last is outermost, and so comes last.
+    fn open_blocks(&mut self, targets: &[BlockId]) {
+        for &target in targets.iter().rev().filter(|&&t| self.cfg.merge[t as usize]) {
+            self.block_level[target as usize] = self.frames.len() as u32;
+            self.frames.push(Frame::Block);
+            self.lower.ops().block(BlockType::Empty);
+            self.steps.extend([Step::Tree(target), Step::End]);
+        }
     }
 
     /// Emits how the block ends.
@@ -139,9 +147,7 @@ impl Control<'_, '_, '_> {
             return;
         }
         let label = self.label(from, edge.to);
-        // The innermost Wasm block ends right here: no branch is needed to get behind it.
-        let ends_here = label == 0 && self.frames.last() == Some(&Frame::Block);
-        if ends_here && matches!(self.steps.last(), Some(Step::End)) {
+        if self.ends_here(label) {
             self.falls = true;
         } else {
             self.lower.ops().br(label);
@@ -149,10 +155,14 @@ impl Control<'_, '_, '_> {
         }
     }
 
-    fn open(&mut self, frame: Frame) -> u32 {
-        self.frames.push(frame);
-        self.lower.ops().loop_(BlockType::Empty);
-        self.frames.len() as u32 - 1
+    /// Does nothing but `end`s stand between here and the end of the Wasm block of that label? Then no branch is
+    /// needed to get behind it.
+    fn ends_here(&self, label: u32) -> bool {
+        let ends = label as usize + 1;
+        let block = self.frames[self.frames.len() - ends] == Frame::Block;
+        block
+            && self.steps.len() >= ends
+            && self.steps.iter().rev().take(ends).all(|s| matches!(s, Step::End))
     }
 
     fn end(&mut self) {
