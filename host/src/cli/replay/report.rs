@@ -219,7 +219,7 @@ fn print_figures(t: &Told<'_>, out: Out<'_>) -> io::Result<()> {
         writeln!(out, "BROKEN    the plugin refused the policy; NCCL decided alone")?;
     }
     if !t.reloaded() {
-        writeln!(out, "BROKEN    the reload did not take place")?;
+        writeln!(out, "BROKEN    the reload did not take place (the same policy again is no reload)")?;
     }
     Ok(())
 }

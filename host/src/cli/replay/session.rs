@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args, root: &Path, out: Out<'_>) -> anyhow::Result<Exit
     let said = take_log();
     let (results, reload) = thread::scope(|scope| {
         let threads: Vec<_> = workers.into_iter().map(|w| scope.spawn(move || w.run())).collect();
-        let reload = conduct(args, &plugin, switch, &shared);
+        let reload = conduct(args, switch, &shared);
         shared.stop.store(true, SeqCst);
         (threads.into_iter().map(|t| t.join().ok()).collect::<Vec<_>>(), reload)
     });
@@ -132,18 +132,13 @@ fn workers<'a>(args: &Args, plugin: &'a Plugin, script: &'a Script, shared: &'a 
 }
 
 /// Waits until enough is replayed; replaces the policy on the way if asked to.
-fn conduct(
-    args: &Args,
-    plugin: &Plugin,
-    switch: Option<Switch>,
-    shared: &Shared,
-) -> anyhow::Result<Option<switch::Reload>> {
+fn conduct(args: &Args, switch: Option<Switch>, shared: &Shared) -> anyhow::Result<Option<switch::Reload>> {
     let Some(switch) = switch else {
         wait_for(shared, args.calls);
         return Ok(None);
     };
     wait_for(shared, args.reload_at.unwrap_or(0));
-    let reload = switch.run(plugin, shape(args), args.threads, shared)?;
+    let reload = switch.run(shape(args), args.threads, shared)?;
     let done = shared.done.load(SeqCst);
     wait_for(shared, done + args.calls);
     Ok(Some(reload))

@@ -4,7 +4,7 @@ use super::Args;
 use super::group::Shape;
 use super::stage::{Prepared, Stage};
 use super::worker::Shared;
-use crate::ffi::driver::{LogLine, Plugin, take_log};
+use crate::ffi::driver::{LogLine, take_log};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -12,9 +12,6 @@ use std::time::{Duration, Instant};
 
 /// How long the plugin may take to load the new policy.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the calls go on after the plugin said that it has the new policy, before a switch that no decision
-/// shows counts as done.
-const GRACE: Duration = Duration::from_millis(100);
 /// Between two looks at the log.
 const TICK: Duration = Duration::from_micros(100);
 /// `NCCL_LOG_WARN`.
@@ -54,13 +51,7 @@ impl Switch {
     }
 
     /// Replaces the policy and waits until all threads run on the new one, or it is refused.
-    pub(super) fn run(
-        self,
-        plugin: &Plugin,
-        shape: Shape,
-        threads: u32,
-        shared: &Shared,
-    ) -> anyhow::Result<Reload> {
+    pub(super) fn run(self, shape: Shape, threads: u32, shared: &Shared) -> anyhow::Result<Reload> {
         take_log();
         let at = shared.done.load(SeqCst);
         shared.switched_ns.store(shared.now_ns(), SeqCst);
@@ -73,9 +64,9 @@ impl Switch {
             }
             thread::sleep(TICK);
         }
-        if !reload.refused {
+        if !reload.refused && reload.told.is_some() {
             reload.renewed = shape.ranks > 1;
-            reload.follow(plugin, threads, shared, start);
+            reload.follow(threads, shared, start);
         }
         shared.settled.store(true, SeqCst);
         Ok(reload)
@@ -96,15 +87,12 @@ impl Reload {
     }
 
     /// Lets every thread come to the new policy, by new communicators where needed.
-    fn follow(&mut self, _plugin: &Plugin, threads: u32, shared: &Shared, start: Instant) {
+    fn follow(&mut self, threads: u32, shared: &Shared, start: Instant) {
         if self.renewed {
             shared.generation.fetch_add(1, SeqCst);
         }
-        let deadline = start.elapsed() + GRACE;
-        while shared.arrived.load(SeqCst) < threads && (self.renewed || start.elapsed() < deadline) {
-            if start.elapsed() > PATIENCE {
-                break;
-            }
+        shared.told.store(self.told.is_some() && !self.renewed, SeqCst);
+        while shared.arrived.load(SeqCst) < threads && start.elapsed() < PATIENCE {
             self.listen(start);
             thread::sleep(TICK);
         }

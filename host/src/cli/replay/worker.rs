@@ -22,7 +22,10 @@ pub(super) struct Shared {
     pub(super) switched_ns: AtomicU64,
     /// Communicators are to be made anew when this grows.
     pub(super) generation: AtomicU32,
-    /// Threads that run on the new policy, as far as their decisions show.
+    /// The plugin has told that it has the new policy.
+    pub(super) told: AtomicBool,
+    /// Threads that are on the new policy: their decisions show it, or they replayed a whole pass since the plugin
+    /// told of it.
     pub(super) arrived: AtomicU32,
     /// The switch is over: what follows is the new policy alone.
     pub(super) settled: AtomicBool,
@@ -37,6 +40,7 @@ impl Shared {
             done: AtomicU64::new(0),
             switched_ns: AtomicU64::new(0),
             generation: AtomicU32::new(0),
+            told: AtomicBool::new(false),
             arrived: AtomicU32::new(0),
             settled: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -197,11 +201,17 @@ impl Worker<'_> {
     pub(super) fn run(mut self) -> (Stats, Vec<Group>) {
         let _guard = StopOnPanic(self.shared);
         while !self.shared.stop.load(SeqCst) {
+            let told = self.shared.told.load(SeqCst);
             for &line in self.trace {
                 self.renew();
                 for group in 0..self.groups.len() {
                     self.one(group, line);
                 }
+            }
+            if told && !self.arrived {
+                // Old and new policy decide alike on this trace.
+                self.arrived = true;
+                self.shared.arrived.fetch_add(1, SeqCst);
             }
         }
         (self.stats, self.groups)
