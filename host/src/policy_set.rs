@@ -277,8 +277,10 @@ impl Plan {
                     resolve(registry, policy, policy.module.maps(), &self.rules, communicator)?
                 }
             };
-            let instance = Instance::new(&policy.module, &maps, limits);
-            instances.push(instance.map_err(|e| LoadError::host(&policy.file, e))?);
+            let mut instance =
+                Instance::new(&policy.module, &maps, limits).map_err(|e| LoadError::host(&policy.file, e))?;
+            instance.warm();
+            instances.push(instance);
         }
         Ok(Chain { plan: self.clone(), instances })
     }

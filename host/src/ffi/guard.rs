@@ -1,4 +1,4 @@
-//! [`enter`]: the wall around every entry from NCCL. A panic stops here, the caller always sees success.
+//! `enter`: the wall around every entry from NCCL. A panic stops here, the caller always sees success.
 
 use super::types::{NcclResult, SUCCESS};
 use std::panic::{AssertUnwindSafe, catch_unwind};

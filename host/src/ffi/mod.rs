@@ -1,7 +1,7 @@
 //! The border to NCCL, and the only place outside the runtime's guest memory with `unsafe`.
 //!
 //! [`types`] lays out NCCL's structures, [`tuner`] exports `ncclTunerPlugin_v2` to `_v6`, [`guard`] stops panics,
-//! [`handles`] turns NCCL's context pointers into checked handles, [`logger`] calls NCCL's logger, [`sys`] wraps a few
+//! `handles` turns NCCL's context pointers into checked handles, [`logger`] calls NCCL's logger, `sys` wraps a few
 //! system calls, and [`driver`] is NCCL's side, for tools and tests.
 
 #[cfg(feature = "cli")]

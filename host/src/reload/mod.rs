@@ -1,5 +1,5 @@
-//! [`Reloader`]: the thread that watches the policy directory. Reading, verifying, compiling and instantiating happen on it;
-//! a communicator only exchanges pointers, at its next call ([`Slot`]).
+//! `Reloader`: the thread that watches the policy directory. Reading, verifying, compiling and instantiating happen on it;
+//! a communicator only exchanges pointers, at its next call (`Slot`).
 //!
 //! [`SwitchPolicy`] says which communicators take a new plan, and is the seam for switching several ranks at an agreed
 //! call.
