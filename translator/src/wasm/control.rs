@@ -3,8 +3,8 @@
 //! The code of a block is followed by what it dominates. A block with several forward edges is placed behind
 //! the `end` of a Wasm block, which the edges branch to; the head of a loop opens a Wasm loop, which the edges
 //! back branch to; any other block stands where its only edge leaves. Beyond the paper, what follows a loop is
-//! placed behind its `end`: an engine knows a loop's edges only there, and with loop after loop inside each
-//! other it needs quadratic time. The walk keeps its own stack: the depth of nesting is the program's, not ours.
+//! placed behind its `end`, so that one loop after the other does not nest (for readers, and for engines that bound
+//! the depth; wasmtime compiles both layouts in the same time). The walk keeps its own stack.
 
 use super::lower::Lower;
 use crate::cfg::{BlockId, Cfg, Edge, Term};
