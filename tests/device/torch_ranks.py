@@ -3,6 +3,9 @@
     NCCL_TUNER_PLUGIN=/path/libnccl_ringfence.so RINGFENCE_POLICY=/path/policy-dir \
     NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING python3 torch_ranks.py [--rounds 10] [--ranks N]
 
+With `--swap-at K --with NEW.bpf.o --into POLICY-DIR/NAME.bpf.o` the policy is replaced by a rename before round K; communicators of
+several ranks keep their policy for life, so round K is the first on the new one.
+
 Creates and destroys the communicator `rounds` times, and checks the result of every collective on every rank. With one
 rank NCCL loads the plugin but never asks it; with two it asks for each collective. Prints one line a round and rank,
 and at the end the number of threads, so that a leak would show.
@@ -10,8 +13,10 @@ and at the end the number of threads, so that a leak would show.
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -57,15 +62,29 @@ def bandwidth(ranks, size, iterations=20):
     return size / seconds / 1e9 * 2 * (ranks - 1) / ranks
 
 
-def worker(rank, ranks, rounds, folder):
+def swap(args):
+    temporary = args.into + ".tmp"
+    shutil.copyfile(args.new, temporary)
+    os.replace(temporary, args.into)
+
+
+def worker(rank, args, folder):
+    ranks, rounds = args.ranks, args.rounds
     torch.cuda.set_device(rank)
     for i in range(rounds):
+        last = i in (args.swap_at - 1, rounds - 1)
         dist.init_process_group("nccl", init_method=f"file://{folder}/round{i}", rank=rank, world_size=ranks)
         collectives(rank, ranks)
         line = ""
-        if i == rounds - 1 and ranks > 1:
+        if last and ranks > 1:
             line = " bus GB/s " + ", ".join(f"{s >> 20} MiB {bandwidth(ranks, s):.0f}" for s in (1 << 22, 1 << 26, 1 << 28))
         dist.barrier()
+        if i == args.swap_at - 1:
+            # While the old communicators live, as in a job; both ranks must see the new set before they make new ones.
+            if rank == 0:
+                swap(args)
+            time.sleep(2)
+            collectives(rank, ranks)
         dist.destroy_process_group()
         threads = len(os.listdir("/proc/self/task"))
         print(f"round {i} rank {rank}: all results right, {threads} threads{line}", flush=True)
@@ -75,7 +94,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--ranks", type=int, default=torch.cuda.device_count())
+    parser.add_argument("--swap-at", type=int, default=-1)
+    parser.add_argument("--with", dest="new")
+    parser.add_argument("--into")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(worker, args=(args.ranks, args.rounds, folder), nprocs=args.ranks)
+        mp.spawn(worker, args=(args, folder), nprocs=args.ranks)
     print("DONE", file=sys.stderr)
