@@ -49,7 +49,7 @@ bench: build
 	$(CARGO) bench --locked -p ringfence-benches
 
 soak: build
-	RINGFENCE_SOAK=1 $(CARGO) test --release --locked -p ringfence-tests --test soundness -- --nocapture
+	RINGFENCE_SOUNDNESS_PROGRAMS=$(or $(SOAK_PROGRAMS),2000000) RINGFENCE_SOUNDNESS_SEED=$(or $(SOAK_SEED),1) $(CARGO) test --release --locked -p ringfence-tests --test soundness -- --nocapture
 
 install: build
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/ringfence/policies

@@ -71,8 +71,8 @@ fn measure(policy: &str) -> Result<()> {
         });
         let (mut native, _) = native.init(8, 1, 7);
         let (mut ours, _) = ours.init(8, 1, 7);
-        let mut subjects = vec![plugin("native", &mut native), plugin("ringfence", &mut ours)];
         let code = code_for_rbpf(policy)?;
+        let mut subjects = vec![plugin("native", &mut native), plugin("ringfence", &mut ours)];
         if let Some(code) = &code {
             subjects.push(rbpf(code, false)?);
             subjects.push(rbpf(code, true)?);
