@@ -25,7 +25,7 @@ build: deps release policies
 
 # What NCCL opens, the command line, and the bpf_conformance plugin.
 release: deps
-	$(CARGO) build --release --locked -p nccl-ringfence -p ringfence-tests --lib --bins
+	$(CARGO) build --release --locked -p nccl-ringfence -p ringfence-host -p ringfence-tests --lib --bins
 
 policies: deps
 	$(MAKE) -C policies OUT=$(OUT) CARGO=$(CARGO)

@@ -6,9 +6,9 @@
 //! lookup_update 23; NCCLbpf: 53, 55, 71, 80.
 
 use anyhow::{Context, Result, bail};
-use nccl_ringfence::ffi::driver::{Comm, Plugin, Table};
 use ringfence_benches::{Subject, built, cpu_per_call, header, native_plugin};
 use ringfence_guest::abi;
+use ringfence_host::ffi::driver::{Comm, Plugin, Table};
 use ringfence_translator::Object;
 use ringfence_translator::isa::{Imm64, Insn};
 use std::hint::black_box;

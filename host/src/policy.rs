@@ -132,13 +132,13 @@ impl PolicyModule {
     /// environment the policy was verified against. A module that nobody verified is of another type:
     ///
     /// ```no_run
-    /// fn compiles(engine: &nccl_ringfence::Engine, module: ringfence_translator::WasmModule) {
-    ///     nccl_ringfence::PolicyModule::compile(engine, module).ok();
+    /// fn compiles(engine: &ringfence_host::Engine, module: ringfence_translator::WasmModule) {
+    ///     ringfence_host::PolicyModule::compile(engine, module).ok();
     /// }
     /// ```
     /// ```compile_fail,E0308
-    /// fn does_not(engine: &nccl_ringfence::Engine, module: ringfence_translator::UnverifiedModule) {
-    ///     nccl_ringfence::PolicyModule::compile(engine, module).ok();
+    /// fn does_not(engine: &ringfence_host::Engine, module: ringfence_translator::UnverifiedModule) {
+    ///     ringfence_host::PolicyModule::compile(engine, module).ok();
     /// }
     /// ```
     ///

@@ -1,7 +1,7 @@
 //! Objects built for NCCLbpf decide as they do in NCCLbpf. The objects and the traces of a native run are made by
 //! `tests/ncclbpf/build.sh` from NCCLbpf's public source; `RINGFENCE_NCCLBPF` says where. Without it nothing is tested.
 
-use nccl_ringfence::{
+use ringfence_host::{
     Algo, CommInfo, CostTable, Decision, Engine, Hook, Instance, Limits, MapRegistry, Owner, PolicyModule,
     Proto, ScopeRules, TunerInput,
 };

@@ -1,7 +1,7 @@
 //! A process in which no memory may become executable (`PR_SET_MDWE`, as hardened services use it): compiling is an
 //! error value, not a crash. The setting cannot be taken back, so this test has a process of its own.
 
-use nccl_ringfence::{Engine, ErrorKind, Hook, PolicyModule};
+use ringfence_host::{Engine, ErrorKind, Hook, PolicyModule};
 use ringfence_translator::Translator;
 use ringfence_translator::isa::asm::assemble;
 use ringfence_translator::verify::Verifier;

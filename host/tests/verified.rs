@@ -1,6 +1,6 @@
 //! Verified programs through the public interface: assembled, verified, translated, compiled, called.
 
-use nccl_ringfence::{
+use ringfence_host::{
     Algo, CommInfo, CostTable, Decision, Engine, Fault, Hook, Instance, Limits, MapRegistry, Owner,
     PolicyModule, Proto, ScopeRules, TunerInput,
 };

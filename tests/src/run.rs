@@ -1,8 +1,8 @@
 //! [`verified`]: a translated program of the `generic` hook, run once in the product's runtime.
 
 use anyhow::Result;
-use nccl_ringfence::maps::{DEFAULT_MAP_BYTES, Owner};
-use nccl_ringfence::{Engine, Instance, Limits, MapRegistry, PolicyModule, ScopeRules};
+use ringfence_host::maps::{DEFAULT_MAP_BYTES, Owner};
+use ringfence_host::{Engine, Instance, Limits, MapRegistry, PolicyModule, ScopeRules};
 use ringfence_translator::WasmModule;
 
 /// Runs it over `memory`, which is copied in and out, with maps of its own; the result is r0.

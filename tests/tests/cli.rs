@@ -28,7 +28,17 @@ fn built() -> &'static Path {
         let dir = target();
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
-        command.args(["build", "--quiet", "-p", "nccl-ringfence", "--lib", "--bin", "ringfence"]);
+        command.args([
+            "build",
+            "--quiet",
+            "-p",
+            "nccl-ringfence",
+            "-p",
+            "ringfence-host",
+            "--lib",
+            "--bin",
+            "ringfence",
+        ]);
         if dir.ends_with("release") {
             command.arg("--release");
         }

@@ -1,6 +1,6 @@
 //! The translator's output: golden text for small programs, and the same results as the reference interpreter.
 
-use nccl_ringfence::raw;
+use ringfence_host::raw;
 use ringfence_tests::random::{self, Shape};
 use ringfence_tests::run;
 use ringfence_translator::interp::Interp;

@@ -3,8 +3,8 @@
 
 mod plugin;
 
-use nccl_ringfence::ffi::driver::{Comm, LogLine, Plugin, Table, take_log};
 use plugin::{PolicyDir, isolated, policy, so, threads, wait_for};
+use ringfence_host::ffi::driver::{Comm, LogLine, Plugin, Table, take_log};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 
 mod plugin;
 
-use nccl_ringfence::ffi::driver::{Plugin, Table, take_log};
 use plugin::{isolated, policy, so, threads, wait_for};
+use ringfence_host::ffi::driver::{Plugin, Table, take_log};
 
 fn mappings_of_the_plugin() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

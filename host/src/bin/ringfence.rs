@@ -1,5 +1,5 @@
 //! The `ringfence` command.
 
 fn main() -> std::process::ExitCode {
-    nccl_ringfence::cli::main(std::env::args_os())
+    ringfence_host::cli::main(std::env::args_os())
 }

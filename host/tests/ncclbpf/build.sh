@@ -4,7 +4,7 @@
 # object, and natively to a program whose output is the trace that ncclbpf.rs compares with. Nothing of it is kept here.
 #
 #     host/tests/ncclbpf/build.sh ../nccl-eBPF /tmp/nb
-#     RINGFENCE_NCCLBPF=/tmp/nb cargo test -p nccl-ringfence --test ncclbpf
+#     RINGFENCE_NCCLBPF=/tmp/nb cargo test -p ringfence-host --test ncclbpf
 set -eu
 repo=$1 out=$2 here=$(cd "$(dirname "$0")" && pwd)
 clang=${CLANG:-$(command -v clang-19 || command -v clang)}

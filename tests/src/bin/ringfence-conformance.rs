@@ -16,7 +16,7 @@
 //! | `--debug`, `--cpu_version V`, `--cpu-version V` | accepted for runners that pass them; change nothing |
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use nccl_ringfence::raw;
+use ringfence_host::raw;
 use ringfence_translator::verify::Verifier;
 use ringfence_translator::wasm::layout::CTX_MAX;
 use ringfence_translator::{Env, Object, Program, Translator, translate_unverified};

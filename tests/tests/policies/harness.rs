@@ -1,11 +1,11 @@
 //! [`objects`]: the built policies; [`load`]: one of them, ready to decide.
 
-use nccl_ringfence::maps::{DEFAULT_MAP_BYTES, Owner};
-use nccl_ringfence::{
+use ringfence_guest::telemetry::{SloConfig, Telemetry, TelemetryKey};
+use ringfence_host::maps::{DEFAULT_MAP_BYTES, Owner};
+use ringfence_host::{
     CommInfo, CostTable, Decision, Engine, Hook, Instance, Limits, MapRegistry, PolicyModule, ScopeRules,
     TunerInput,
 };
-use ringfence_guest::telemetry::{SloConfig, Telemetry, TelemetryKey};
 use ringfence_translator::verify::Verifier;
 use ringfence_translator::{Object, Rejection, Translator, Verified};
 use std::path::{Path, PathBuf};

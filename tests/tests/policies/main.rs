@@ -10,9 +10,9 @@ mod toolchain;
 
 use harness::{Case, Loaded, load, objects, verify};
 use model::State;
-use nccl_ringfence::{Algo, Decision, Hook, Proto};
 use ringfence_guest::abi::func::{ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER};
 use ringfence_guest::telemetry::TELEMETRY_ENTRIES;
+use ringfence_host::{Algo, Decision, Hook, Proto};
 use ringfence_tests::random::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;

@@ -1,9 +1,9 @@
 //! [`decide`]: what each policy should do, written as directly as possible and with no thought of eBPF.
 
 use crate::harness::Case;
-use nccl_ringfence::{Algo, Decision, Proto};
 use ringfence_guest::abi::func::ALL_REDUCE;
 use ringfence_guest::telemetry::{SloConfig, TELEMETRY_ENTRIES, Telemetry, TelemetryKey};
+use ringfence_host::{Algo, Decision, Proto};
 use ringfence_tests::random::Rng;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

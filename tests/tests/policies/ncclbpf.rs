@@ -5,9 +5,9 @@
 //! `src/nccl-policy-plugin/test/test_ebpf_plugin.c`.
 
 use crate::harness::{Case, Loaded, load, verify};
-use nccl_ringfence::{Algo, Decision, Hook, Proto};
 use ringfence_guest::abi::func::{ALL_REDUCE, BROADCAST};
 use ringfence_guest::telemetry::{SloConfig, Telemetry, TelemetryKey};
+use ringfence_host::{Algo, Decision, Hook, Proto};
 use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 //! crate with one function for each is built, verified and run, and compared with the same code run natively.
 
 use crate::harness::repo;
-use nccl_ringfence::maps::{DEFAULT_MAP_BYTES, Owner};
-use nccl_ringfence::{Engine, Instance, Limits, MapRegistry, PolicyModule, ScopeRules};
+use ringfence_host::maps::{DEFAULT_MAP_BYTES, Owner};
+use ringfence_host::{Engine, Instance, Limits, MapRegistry, PolicyModule, ScopeRules};
 use ringfence_tests::random::Rng;
 use ringfence_translator::verify::Verifier;
 use ringfence_translator::{Env, Object, Translator};
