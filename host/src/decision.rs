@@ -228,6 +228,12 @@ fn index(algos: u32, protos: u32, algo: Algo, proto: Proto) -> Option<usize> {
     (a < algos && p < protos).then_some((a * protos + p) as usize)
 }
 
+/// Entries at 0.
+#[inline(always)]
+fn zeros(values: &[f32]) -> u32 {
+    values.iter().fold(0, |n, cost| n + u32::from(*cost == 0.0))
+}
+
 /// NCCL's cost table of one collective: `numAlgo` rows of `numProto` floats, in microseconds.
 #[derive(Debug)]
 pub struct CostTable<'a> {
@@ -285,9 +291,12 @@ impl<'a> CostTable<'a> {
         if !self.values.get(chosen).copied().is_some_and(offered) {
             return false;
         }
-        // Counted first, without a branch: the compiler makes a few vector instructions of it, and the usual answer is that
-        // no other entry is at 0.
-        let zeros = self.values.iter().fold(0u32, |n, cost| n + u32::from(*cost == 0.0));
+        // Counted first, without a branch; the usual answer is that no other entry is at 0. NCCL's table has one size
+        // for years: knowing it, the compiler makes six vector compares of the loop.
+        let zeros = match <&[f32; PAIRS]>::try_from(&*self.values) {
+            Ok(whole) => zeros(whole),
+            Err(_) => zeros(self.values),
+        };
         if zeros > u32::from(self.values[chosen] == 0.0) {
             self.raise_zeros();
         }

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{Fault, Trap, TrapCode};
 use crate::hooks::Hook;
 use crate::maps::MapSet;
-use crate::memory::{GuestMemory, prepare_thread};
+use crate::memory::{GuestMemory, prepare_thread, thread_pointer};
 use crate::metrics::{Counters, Snapshot};
 use crate::policy::{PolicyModule, Words};
 use ringfence_translator::wasm::layout::{self, CTX_BASE, CTX_MAX, CTX_PTR};
@@ -56,6 +56,9 @@ pub struct Instance {
     reads: Words,
     fuel: u64,
     counters: Arc<Counters>,
+    /// Thread pointer of the thread that called last: it is prepared. (A thread that starts at the address of one that ended
+    /// is not; wasmtime then prepares it itself, in 3 us and with a signal stack of its own.)
+    prepared: usize,
     /// NCCLbpf's `last_channels`: what the latest decision said, 0 for none.
     last_channels: u32,
     /// Place of NCCLbpf's `telemetry_map` among the maps, where the policy reads latencies from its context.
@@ -90,6 +93,7 @@ impl Instance {
             reads: policy.reads(),
             fuel: limits.fuel,
             counters: policy.metrics().register(),
+            prepared: 0,
             last_channels: 0,
             telemetry: context::telemetry_map(policy),
             policy: policy.clone(),
@@ -240,7 +244,11 @@ impl Instance {
 
     #[inline(always)]
     fn call(&mut self, r1: u64, r2: u64) -> Result<u64, Stopped> {
-        prepare_thread();
+        let here = thread_pointer();
+        if self.prepared != here {
+            prepare_thread();
+            self.prepared = here;
+        }
         if self.store.set_fuel(self.fuel).is_err() {
             return Err(stop("the engine counts no fuel"));
         }

@@ -16,8 +16,8 @@
 //!    defined to be non-tearing relaxed accesses by the Wasm threads proposal.
 //! 3. **The signal stack.** Wasmtime gives each thread that runs Wasm a 256 KiB alternate signal stack, if the thread
 //!    has none of that size, in place of the one that the host program installed. We raise no signals, so
-//!    [`prepare_thread`] shows it a large one for a moment and then puts the host's back. (Two more calls of the C library,
-//!    for the clock and the number of the processor, live here for the same reason.)
+//!    [`prepare_thread`] shows it a large one for a moment and then puts the host's back. (Three more things live here
+//!    for the same reason: the clock, the number of the processor, and the thread pointer.)
 //!
 //! Nothing here trusts the policy: every offset that comes from a policy is checked against the length.
 
@@ -153,6 +153,26 @@ impl SharedBytes {
 impl std::fmt::Debug for SharedBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "SharedBytes({} bytes)", self.len())
+    }
+}
+
+/// What tells this thread from the others that are alive: the thread pointer, never 0. One instruction, where a
+/// thread-local of a library that was opened at run time costs a call.
+#[inline(always)]
+pub(crate) fn thread_pointer() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let pointer: usize;
+        // SAFETY: the x86-64 psABI (TLS, variant II) keeps the thread pointer itself at %fs:0; reading it changes nothing.
+        unsafe {
+            std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(pure, nomem, nostack, preserves_flags));
+        }
+        pointer
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        thread_local!(static HERE: u8 = const { 0 });
+        HERE.with(|here| std::ptr::from_ref(here).addr())
     }
 }
 

@@ -82,7 +82,7 @@ fn layouts() -> Vec<Row> {
 /// `prefix NAME` in C is `module::NAME` in Rust.
 macro_rules! constants {
     ($rows:ident, $prefix:literal, $module:ident: $($name:ident),+) => {
-        $($rows.push((concat!($prefix, stringify!($name)).to_owned(), u64::from($module::$name)));)+
+        $rows.extend([$((concat!($prefix, stringify!($name)).to_owned(), u64::from($module::$name))),+]);
     };
 }
 

@@ -5,9 +5,8 @@
 //! value, so that even a call that races with its own finalize (which NCCL rules out) finds either the value or
 //! nothing. The try-lock is the one that the decision path needs anyway; the generation costs one compare.
 
-use std::cell::UnsafeCell;
+use super::lock::TryLock;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Slots of a segment; segments are allocated when needed, and never moved.
@@ -19,10 +18,7 @@ const _: () = assert!(SEGMENT * SEGMENTS == 1 << INDEX_BITS);
 
 /// A slot. Aligned so that two communicators never share a cache line (128: the adjacent-line prefetcher).
 #[repr(align(128))]
-struct Slot<T> {
-    busy: AtomicBool,
-    cell: UnsafeCell<Entry<T>>,
-}
+struct Slot<T>(TryLock<Entry<T>>);
 
 struct Entry<T> {
     /// Counts up at every insertion; 0 = never used.
@@ -30,26 +26,9 @@ struct Entry<T> {
     value: Option<T>,
 }
 
-// SAFETY: `cell` is only touched by the holder of `busy` (acquire on taking, release on giving back), so a
-// shared slot moves the value between threads like a mutex does; hence T: Send is enough.
-unsafe impl<T: Send> Sync for Slot<T> {}
-
 impl<T> Slot<T> {
     const fn new() -> Slot<T> {
-        Slot { busy: AtomicBool::new(false), cell: UnsafeCell::new(Entry { generation: 0, value: None }) }
-    }
-
-    /// Runs `f` on the entry if nobody else is inside. A panic in `f` leaves the slot locked for good: the
-    /// value may be half-changed, and a communicator that fell silent is harmless.
-    #[inline]
-    fn try_with<R>(&self, f: impl FnOnce(&mut Entry<T>) -> R) -> Option<R> {
-        if self.busy.swap(true, Ordering::Acquire) {
-            return None;
-        }
-        // SAFETY: this thread has just taken `busy`, which excludes every other access until it is given back.
-        let result = f(unsafe { &mut *self.cell.get() });
-        self.busy.store(false, Ordering::Release);
-        Some(result)
+        Slot(TryLock::new(Entry { generation: 0, value: None }))
     }
 }
 
@@ -79,7 +58,7 @@ impl<T> Handles<T> {
         let segment = self.segments[index as usize / SEGMENT]
             .get_or_init(|| (0..SEGMENT).map(|_| Slot::new()).collect());
         let mut value = Some(value);
-        let generation = segment[index as usize % SEGMENT].try_with(|entry| {
+        let generation = segment[index as usize % SEGMENT].0.enter_once(|entry| {
             entry.generation += 1;
             entry.value = value.take();
             entry.generation
@@ -98,7 +77,7 @@ impl<T> Handles<T> {
     #[inline]
     pub(crate) fn with<R>(&self, handle: *mut c_void, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let (slot, generation) = self.slot(handle)?;
-        slot.try_with(|entry| match &mut entry.value {
+        slot.0.enter(|entry| match &mut entry.value {
             Some(value) if entry.generation == generation => Some(f(value)),
             _ => None,
         })?
@@ -109,8 +88,9 @@ impl<T> Handles<T> {
     pub(crate) fn remove(&self, handle: *mut c_void) -> Option<T> {
         let (slot, generation) = self.slot(handle)?;
         for _ in 0..1000 {
-            let taken =
-                slot.try_with(|entry| if entry.generation == generation { entry.value.take() } else { None });
+            let taken = slot
+                .0
+                .enter_once(|entry| if entry.generation == generation { entry.value.take() } else { None });
             if let Some(value) = taken {
                 if value.is_some() {
                     self.give_index(handle);

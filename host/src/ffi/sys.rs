@@ -41,6 +41,25 @@ pub(crate) fn wait_readable<const N: usize>(
     Ok(polls.map(|p| p.revents != 0))
 }
 
+const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier(2) takes three numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Registers the process for [`barrier_in_all_threads`]. False where the kernel has no such thing or a sandbox forbids it.
+pub(crate) fn register_barrier() -> bool {
+    membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED)
+}
+
+/// Returns after every running thread of this process has passed a full memory barrier. A forked child inherits
+/// the registration.
+pub(crate) fn barrier_in_all_threads() -> bool {
+    membarrier(MEMBARRIER_PRIVATE_EXPEDITED)
+}
+
 /// Runs `f` with every signal blocked in this thread, so that a thread that `f` starts is born with all of them
 /// blocked and never takes one that is meant for the job.
 pub(crate) fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {

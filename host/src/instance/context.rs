@@ -19,11 +19,13 @@ fn put<const N: usize>(ctx: &mut [u8; N], i: usize, word: u64) {
     ctx[8 * i..8 * i + 8].copy_from_slice(&word.to_le_bytes());
 }
 
+/// Loads the 32-bit field at byte `at`. The policy stores its decision in fields of this width: a load of two of them
+/// at once would wait until both stores have left the store buffer (some 5 ns).
 #[inline(always)]
-fn get<const N: usize>(ctx: &[u8; N], i: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&ctx[8 * i..8 * i + 8]);
-    u64::from_le_bytes(word)
+fn get<const N: usize>(ctx: &[u8; N], at: usize) -> u32 {
+    let mut field = [0; 4];
+    field.copy_from_slice(&ctx[at..at + 4]);
+    u32::from_le_bytes(field)
 }
 
 /// Two neighbouring 32-bit fields.
@@ -127,8 +129,10 @@ fn fill_costs(ctx: &mut [u8; TUNER_BYTES], input: &TunerInput<'_>) {
 /// The decision that the policy left in its context. Half a route, or numbers that name nothing, are no route.
 #[inline]
 pub(super) fn tuner_decision(ctx: &mut [u8; TUNER_BYTES]) -> Decision {
-    let pair = get(ctx, 8);
-    Decision { route: route(pair as u32, (pair >> 32) as u32), channels: NonZeroU32::new(get(ctx, 9) as u32) }
+    let algo = get(ctx, offset_of!(CollContext, decision_algo));
+    let proto = get(ctx, offset_of!(CollContext, decision_proto));
+    let channels = get(ctx, offset_of!(CollContext, decision_channels));
+    Decision { route: route(algo, proto), channels: NonZeroU32::new(channels) }
 }
 
 /// Latencies of NCCLbpf's context, in nanoseconds: last, average, 99th percentile.
