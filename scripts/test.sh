@@ -2,6 +2,8 @@
 # test.sh PLUGIN.so POLICIES: all tests of the workspace; the last lines are the runner's own summary.
 set -euo pipefail
 export RINGFENCE_SO=$1 RINGFENCE_POLICIES=$2
+RINGFENCE_BIN=$(dirname "$1") # the CLI beside it; else its tests would build one of their own
+export RINGFENCE_BIN
 # The assembled bpf_conformance vectors are not part of this repository; use them where they lie beside it.
 if [ -z "${RINGFENCE_CONFORMANCE_DIR:-}" ] && [ -f ../shared/data/bpf_conformance.jsonl ]; then
     RINGFENCE_CONFORMANCE_DIR=$(cd ../shared/data && pwd)

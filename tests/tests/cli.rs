@@ -21,10 +21,14 @@ fn target() -> PathBuf {
     exe.parent().and_then(Path::parent).expect("tests run from target/<profile>/deps").to_path_buf()
 }
 
-/// Builds binary and plugin once, so that no stale one is tested.
+/// Where binary and plugin lie: `RINGFENCE_BIN` (`make test` sets it to what `make build` made), else the directory of this
+/// build, where they are built once, so that no stale one is tested.
 fn built() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
+        if let Some(dir) = std::env::var_os("RINGFENCE_BIN") {
+            return dir.into();
+        }
         let dir = target();
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);

@@ -147,7 +147,8 @@ unsafe extern "C" fn get_coll_info_v4(
     reg_buff: c_int,
     n_channels: *mut c_int,
 ) -> NcclResult {
-    enter(|| {
+    // `move`: by reference, every argument would go through memory twice.
+    enter(move || {
         // SAFETY: NCCL's table has the size that NCCL says, and is ours until we return.
         let Some(mut table) = (unsafe { view(table, num_algo, num_proto) }) else { return };
         let Some(request) = Request::new(func, n_bytes, num_pipe_ops, reg_buff != 0) else { return };
