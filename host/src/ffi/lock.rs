@@ -1,8 +1,11 @@
 //! [`TryLock`]: a lock that is never waited for, and costs its usual thread no locked instruction.
 //!
-//! NCCL enters a communicator from one thread at a time, nearly always the same. A plain try-lock pays 8 ns of a 40 ns
-//! decision for an atomic exchange that practically never has a rival. So the lock is *biased*: the first thread that
+//! NCCL enters a communicator from one thread at a time, nearly always the same. The atomic exchange of a plain
+//! try-lock takes some 8 ns by itself and practically never has a rival. So the lock is *biased*: the first thread that
 //! enters owns the bias and enters with plain stores; whoever else comes takes the bias away first, for good.
+//!
+//! Not shown yet: that a whole decision gains by it. noop stood at 44 ns of CPU with the plain lock and with this one (`benches/decide.rs`,
+//! one machine, one run each). If a quiet machine confirms that, the plain lock is the better code.
 //!
 //! # Why at most one thread is inside
 //! The owner announces itself (`busy`), then looks whether it still is the owner. Who takes the bias away clears `owner`, then

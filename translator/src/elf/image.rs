@@ -247,7 +247,9 @@ fn header(bytes: &[u8]) -> Result<&Header, Error> {
             return not(&format!("ELF class {class}; eBPF objects are 64-bit ELF files (class 2)"));
         }
         _ => {
-            return not("not an ELF file; build the policy with `clang -target bpf -c` or `ringfence-bpf-build`");
+            return not(
+                "not an ELF file; build the policy with `clang -target bpf -c` or `ringfence-bpf-build`",
+            );
         }
     }
     let header = Header::parse(bytes).map_err(malformed)?;
