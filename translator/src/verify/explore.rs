@@ -14,6 +14,7 @@ use super::Stats;
 use super::explain::Refusal;
 use super::rejection::{RejectKind, Rejection};
 use super::state::State;
+use super::trail::{Trail, Watch};
 use super::transfer::Flow;
 use crate::isa::{Insn, Pc};
 use crate::program::Program;
@@ -111,6 +112,8 @@ struct Item {
     since: u32,
     /// The state is kept as `node`.
     kept_here: bool,
+    /// For a watch: how the path came here.
+    trail: Trail,
 }
 
 /// A finished kept state to compare with.
@@ -135,16 +138,25 @@ struct Explorer<'a> {
     work: Vec<Item>,
     visited: u64,
     ranks: u32,
+    watch: Option<&'a mut dyn Watch>,
 }
 
 /// Searches all paths; the first refusal ends it.
 pub(crate) fn explore(m: &Machine<'_>) -> Result<Certificate, Rejection> {
-    let mut e =
-        Explorer { m, nodes: Vec::new(), sites: HashMap::new(), work: Vec::new(), visited: 0, ranks: 0 };
+    explore_watched(m, None)
+}
+
+/// [`explore`], with somebody to look on, who changes nothing.
+pub(crate) fn explore_watched<'a>(
+    m: &'a Machine<'a>,
+    watch: Option<&'a mut dyn Watch>,
+) -> Result<Certificate, Rejection> {
+    let (nodes, sites, work) = (Vec::new(), HashMap::new(), Vec::new());
+    let mut e = Explorer { m, nodes, sites, work, visited: 0, ranks: 0, watch };
     let mut state = State::entry(m.env);
     state.clean(&m.live.at(Pc(0)));
     let root = e.keep(Pc(0), &state, state.fingerprint(), None);
-    e.work.push(Item { state, pc: Pc(0), node: root, since: 0, kept_here: true });
+    e.work.push(Item { state, pc: Pc(0), node: root, since: 0, kept_here: true, trail: Trail::START });
     while let Some(item) = e.work.pop() {
         e.follow(item).map_err(|(pc, r)| m.reject(*r, pc, e.stats()))?;
     }
@@ -161,11 +173,17 @@ impl Explorer<'_> {
     /// Follows one path to its end; other ways are put aside. A path starts at a kept state or at a head.
     fn follow(&mut self, mut at: Item) -> Result<(), Refused> {
         let mut arrived = at.kept_here;
+        if let Some(w) = &mut self.watch {
+            w.resume(at.trail);
+        }
         loop {
             if !arrived && self.m.heads.contains(at.pc) && !self.arrive(&mut at)? {
                 break;
             }
             arrived = false;
+            if let Some(w) = &mut self.watch {
+                at.trail = w.step(at.trail, at.pc, &at.state);
+            }
             self.count(&mut at)?;
             let out = self.m.step(&mut at.state, at.pc).map_err(|r| (at.pc, r))?;
             match out.flow {
@@ -203,6 +221,9 @@ impl Explorer<'_> {
             return Err((at.pc, Refusal::new(RejectKind::UnboundedLoop, None, same)));
         }
         if let Some(covering) = twin.or_else(|| self.covered(at)) {
+            if let Some(w) = &mut self.watch {
+                w.covered(at.pc, &at.state);
+            }
             self.nodes[at.node as usize].arrivals.push(covering);
             return Ok(false);
         }

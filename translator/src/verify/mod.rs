@@ -58,6 +58,7 @@ mod oracle;
 pub(crate) mod rejection;
 mod stack;
 mod state;
+mod trail;
 mod transfer;
 mod value;
 
