@@ -13,10 +13,15 @@
 //! ```
 //!
 //! Cases come in twins: `NAME` is refused, `NAME/ok` differs in as little as possible and is accepted.
+//!
+//! Accepted cases are also run, each step held against what was proved; the refused ones of `cve.case` are run too, to
+//! show that the danger is real.
 
+use ringfence_translator::interp::{Interp, Memory};
+use ringfence_translator::isa::Pc;
 use ringfence_translator::isa::asm::assemble;
 use ringfence_translator::verify::{CtxField, CtxLayout, RankLabel, ReturnRule, Rights, Verifier};
-use ringfence_translator::{Env, MapDecl, MapKind, RejectKind};
+use ringfence_translator::{Env, MapDecl, MapKind, Program, RejectKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -188,6 +193,100 @@ fn the_corpus_holds_every_kind_and_a_twin_for_each_refusal() {
         RejectKind::ALL.iter().map(|k| k.name()).filter(|k| *k != "internal" && !kinds.contains(k)).collect();
     assert_eq!(missing, Vec::<&str>::new());
     assert!(cases.len() >= 90, "{}", cases.len());
+}
+
+/// Numbers near the borders where verifiers have failed, from a seed (splitmix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn edge(&mut self) -> u64 {
+        const BORDERS: [u64; 8] = [0, 64, 1 << 8, 1 << 16, 1 << 31, 1 << 32, 1 << 63, 5 << 32];
+        let border = BORDERS[(self.next() % 8) as usize];
+        match self.next() % 4 {
+            0 => border.wrapping_add(self.next() % 5).wrapping_sub(2),
+            1 => self.next() % 130,
+            2 => self.next() >> (self.next() % 64),
+            _ => self.next(),
+        }
+    }
+}
+
+/// Runs a program on a context and maps made of `seed`; `hook` may refuse a step.
+fn run(
+    program: &Program,
+    env: &Env,
+    seed: u64,
+    mut hook: impl FnMut(Pc, &[u64; 11], &Memory) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut numbers = Numbers(seed);
+    let words = (0..env.ctx.size().div_ceil(8)).flat_map(|_| numbers.edge().to_le_bytes());
+    let mut ctx: Vec<u8> = words.collect();
+    ctx.truncate(env.ctx.size() as usize);
+    let mut helper = Numbers(numbers.next());
+    let mut interp = Interp::new(program, ctx).budget(2_000_000).helpers(move |_, _, _| Some(helper.edge()));
+    for map in interp.memory_mut().maps_mut().iter_mut().filter(|m| m.decl().kind != MapKind::Global) {
+        let value = vec![numbers.next() as u8; map.decl().value_size as usize];
+        let _ = map.update(&vec![0; map.decl().key_size as usize], &value, 0);
+    }
+    let mut wrong = None;
+    let end = interp.run_hooked(|pc, regs, memory| {
+        if wrong.is_none() {
+            wrong = hook(pc, regs, memory).err();
+        }
+    });
+    match wrong {
+        Some(w) => Err(w),
+        None => end.map(|_| ()).map_err(|fault| fault.to_string()),
+    }
+}
+
+#[test]
+fn accepted_cases_run_inside_what_was_proved() {
+    let mut runs = 0;
+    for c in corpus().iter().filter(|c| c.expect == Expect::Accepted) {
+        let program = assemble(&c.code, &c.maps).unwrap();
+        let (v, proved) = Verifier::new(Arc::new(c.env.clone())).verify_traced(program).unwrap();
+        // Long loops have as many states as steps.
+        let rounds = if v.stats().insns > 2000 { 1 } else { 24 };
+        for seed in 0..rounds {
+            let step = |pc: Pc, regs: &_, memory: &_| proved.admit(&v, pc, regs, memory);
+            let end = if v.stats().insns > 20_000 {
+                run(v.program(), &c.env, seed, |_, _, _| Ok(()))
+            } else {
+                run(v.program(), &c.env, seed, step)
+            };
+            assert_eq!(end, Ok(()), "{} {} seed {seed}", c.place, c.name);
+            runs += 1;
+        }
+    }
+    assert!(runs > 2000, "{runs}");
+}
+
+/// The refused programs of `cve.case` are not refused for nothing: most break when run all the same. The rest leak a
+/// pointer, read what was never written or rely on the layout of memory: the interpreter has no eyes for that.
+#[test]
+fn refused_cves_break_when_they_are_run_all_the_same() {
+    let cases = corpus();
+    let refused =
+        cases.iter().filter(|c| c.place.starts_with("cve.case") && matches!(c.expect, Expect::Reject(..)));
+    let (broken, whole): (Vec<&Case>, Vec<&Case>) = refused.partition(|c| {
+        let program = assemble(&c.code, &c.maps).unwrap();
+        (0..500).any(|seed| run(&program, &c.env, seed, |_, _, _| Ok(())).is_err())
+    });
+    println!("whole: {:?}", whole.iter().map(|c| &c.name).collect::<Vec<_>>());
+    assert!(broken.len() >= 30, "{} break", broken.len());
+    let unseen = ["pointer-leak", "uninit-stack", "misaligned", "ctx-write", "pointer-arith"];
+    for c in whole {
+        let Expect::Reject(kind, _) = &c.expect else { continue };
+        assert!(unseen.contains(&kind.as_str()), "{} {}: {kind} does no harm", c.place, c.name);
+    }
 }
 
 /// What a person reads: one line that names place, register, what was found and what was needed, and a hint.

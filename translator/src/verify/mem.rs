@@ -367,7 +367,9 @@ fn numbers(stack: &StackMem, place: &Place, ask: Ask) -> Duty {
         Ok(()) => Ok(()),
         Err(StackFault::Uninit(at)) => {
             let at = at as i64 - i64::from(STACK_BYTES);
-            ask.refuse(K::UninitStack, format!("the byte at r10{at:+} was never written"))
+            let why =
+                format!("the byte at r10{at:+} was never written, or is left of an overwritten pointer");
+            ask.refuse(K::UninitStack, why)
         }
         Err(StackFault::Pointer) => ask.refuse(K::PointerLeak, "these bytes hold a pointer"),
     }

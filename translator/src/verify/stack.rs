@@ -177,8 +177,12 @@ impl StackMem {
         }
     }
 
-    /// Keeps only that the bytes are initialised, where they are.
+    /// Keeps only that the bytes are initialised, where they are. What is left of a pointer that is hit in part may be read no
+    /// more: it would leak as a number.
     pub(crate) fn forget(&mut self, start: usize, len: usize, label: RankLabel) {
+        for s in self.spills.iter().filter(|s| s.value.is_pointer() && s.overlaps(start, len)) {
+            self.init.remove(s.start.into(), s.size.into());
+        }
         self.spills.retain(|s| !s.overlaps(start, len));
         self.zero.remove(start, len);
         if label == RankLabel::RankLocal {
@@ -293,7 +297,11 @@ mod tests {
         assert_eq!(m.read(8, 8), Ok(p));
         assert_eq!(m.read(8, 4), Err(StackFault::Pointer));
         m.write(12, 1, &Value::constant(0));
-        assert!(matches!(m.read(8, 8), Ok(Value::Num(_))));
+        assert_eq!(m.read(8, 4), Err(StackFault::Uninit(8)));
+        assert_eq!(m.read(12, 1), Ok(Value::constant(0)));
+        m.write(8, 8, &p);
+        m.write_somewhere(0, 9, &Value::constant(0));
+        assert_eq!(m.read(8, 1), Err(StackFault::Uninit(8)));
     }
 
     #[test]

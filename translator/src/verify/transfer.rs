@@ -249,8 +249,12 @@ impl Machine<'_> {
             (AluOp::Sub, Value::Ptr(p), Value::Num(n)) => self.moved(p, AluOp::Sub, n.s, reg),
             (AluOp::Sub, Value::Ptr(p), Value::Ptr(q)) if p.home == q.home && !p.nullable && !q.nullable => {
                 let known = p.id == q.id && within(p.off) && within(q.off);
-                let s = if known { p.off.alu(AluOp::Sub, q.off, Width::W64) } else { Scalar::unknown() };
-                Ok(Value::num(s, RankLabel::Uniform))
+                // The distance of two values of a map hangs on where this rank's map keeps them.
+                Ok(if known {
+                    Value::num(p.off.alu(AluOp::Sub, q.off, Width::W64), RankLabel::Uniform)
+                } else {
+                    Value::num(Scalar::unknown(), RankLabel::RankLocal)
+                })
             }
             (AluOp::Add | AluOp::Sub, ..) => wrong("not a pointer plus or minus a number"),
             _ => wrong("this operation is not allowed on pointers"),
