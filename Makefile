@@ -15,7 +15,7 @@ help:
 	@echo "make demo      a workload of collectives through the real .so, with a reload in mid-run"
 	@echo "make test      formatting, lints, documentation tests and all tests"
 	@echo "make bench     CPU time of a decision against a native plugin and rbpf, in one run"
-	@echo "make soak      the seeded soundness tests, for much longer"
+	@echo "make soak      ten million generated programs against the verifier, on all cores"
 	@echo "make install   into PREFIX (now $(PREFIX))"
 
 deps:
@@ -48,8 +48,9 @@ test: build lint test-doc
 bench: build
 	$(CARGO) bench --locked -p ringfence-benches
 
-soak: build
-	RINGFENCE_SOUNDNESS_PROGRAMS=$(or $(SOAK_PROGRAMS),2000000) RINGFENCE_SOUNDNESS_SEED=$(or $(SOAK_SEED),1) $(CARGO) test --release --locked -p ringfence-tests --test soundness -- --nocapture
+soak:
+	$(CARGO) build --release --locked -p ringfence-soak
+	target/release/ringfence-soak $(or $(SOAK_PROGRAMS),10000000) $(or $(SOAK_SEED),1)
 
 install: build
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/ringfence/policies

@@ -107,6 +107,17 @@ fn wide(pc: Pc, imm: Imm64) -> Result<(i32, i32), String> {
     })
 }
 
+impl Insn {
+    /// The 8 or 16 bytes of the instruction at `pc`.
+    ///
+    /// # Errors
+    /// The distance to a target that does not fit into its field, or an operand that the instruction cannot have, as text.
+    pub fn encode(&self, pc: Pc) -> Result<Vec<u8>, String> {
+        let (first, second) = encode(pc, self)?;
+        Ok(std::iter::once(first).chain(second).flat_map(|slot| slot.bytes()).collect())
+    }
+}
+
 impl Program {
     /// The code as bytes. Linking them again with the same maps gives the same instructions.
     pub fn encode(&self) -> Vec<u8> {

@@ -65,7 +65,7 @@ mod value;
 pub use env::{ArgKind, CtxField, CtxLayout, Env, HelperSig, RankLabel, RetKind, ReturnRule, Rights};
 pub use fact::{Access, CallFact, Fact, Region, Ways};
 #[cfg(feature = "interp")]
-pub use oracle::Invariants;
+pub use oracle::{Invariants, Trace};
 pub use rejection::{RejectKind, Rejection};
 
 /// Work done by the verifier.
@@ -152,10 +152,15 @@ impl Verifier {
     /// # Errors
     /// The first refusal found, in the order of a depth-first walk that falls through before it jumps.
     pub fn verify(&self, program: Program) -> Result<Verified, Rejection> {
+        self.prove(program, |_, _| {})
+    }
+
+    /// Both passes; `seen` is shown each state of the second.
+    fn prove(&self, program: Program, seen: impl FnMut(Pc, &state::State)) -> Result<Verified, Rejection> {
         let m = Machine::new(&program, &self.env);
         let cert = explore::explore(&m)?;
         let stats = Stats { insns: cert.visited, states: cert.nodes.len() as u64 };
-        let proof = match check::check(&m, &cert, |_, _| {}) {
+        let proof = match check::check(&m, &cert, seen) {
             Ok(proof) => proof,
             Err(gap) => {
                 let why = format!("the second pass does not agree with the first: {}", gap.why);

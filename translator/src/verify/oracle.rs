@@ -1,12 +1,11 @@
-//! [`Invariants`]: what the second pass saw before each instruction, to be held against concrete runs. For tests (feature `interp`).
+//! [`Invariants`]: what the second pass saw before each instruction, to be held against concrete runs by a [`Trace`]. For tests (feature `interp`).
 //!
 //! *Facts contain the trace*: a program that was accepted is run by the reference interpreter, and at each
 //! instruction the concrete registers and stack bytes must lie in one of the abstract states kept for that place.
 
-use super::explore::Certificate;
 use super::state::State;
 use super::value::{Home, Num, Value};
-use super::{Machine, Region, Rejection, Verified, Verifier, check};
+use super::{Region, Rejection, Verified, Verifier};
 use crate::interp::{Memory, Regs};
 use crate::isa::semantics::{compare, operand};
 use crate::isa::{Insn, MapIdx, Pc};
@@ -26,13 +25,12 @@ impl Verifier {
     /// # Errors
     /// As [`Verifier::verify`].
     pub fn verify_traced(&self, program: Program) -> Result<(Verified, Invariants), Rejection> {
-        let verified = self.verify(program)?;
-        let m = Machine::new(&verified.program, &self.env);
-        let cert: Certificate = super::explore::explore(&m)?;
-        let mut states: Vec<Vec<State>> = vec![Vec::new(); verified.program.len()];
-        let seen = |pc: Pc, s: &State| states[pc.index()].push(s.clone());
-        let proved = check::check(&m, &cert, seen);
-        debug_assert!(proved.is_ok(), "verify has checked the same certificate");
+        let mut states: Vec<Vec<State>> = vec![Vec::new(); program.len()];
+        let verified = self.prove(program, |pc, s| {
+            if let Some(at) = states.get_mut(pc.index()) {
+                at.push(s.clone());
+            }
+        })?;
         Ok((verified, Invariants { states }))
     }
 }
@@ -43,19 +41,36 @@ impl Invariants {
         self.states.get(pc.index()).map_or(0, Vec::len)
     }
 
+    /// To be held against one run.
+    pub fn trace(&self) -> Trace<'_> {
+        Trace { states: &self.states, last: vec![0; self.states.len()] }
+    }
+}
+
+/// One run beside its invariants.
+#[derive(Debug)]
+pub struct Trace<'a> {
+    states: &'a [Vec<State>],
+    /// By slot: the state in which the run lay when it came there last. Where a loop was unrolled,
+    /// the next round lies in one of the next.
+    last: Vec<usize>,
+}
+
+impl Trace<'_> {
     /// Do the registers and the stack before `pc` lie in one of the states, and in the facts?
     ///
     /// # Errors
     /// What does not fit, in words.
-    pub fn admit(&self, v: &Verified, pc: Pc, regs: &Regs, memory: &Memory) -> Result<(), String> {
+    pub fn admit(&mut self, v: &Verified, pc: Pc, regs: &Regs, memory: &Memory) -> Result<(), String> {
         let world = World { program: &v.program, regs, memory };
         let states = self.states.get(pc.index()).map_or(&[][..], Vec::as_slice);
-        if !states.iter().any(|s| world.lies_in(s)) {
-            return Err(format!(
-                "slot {pc}: {regs:#x?} lies in none of {} states: {states:#?}",
-                states.len()
-            ));
-        }
+        let last = self.last.get(pc.index()).copied().unwrap_or(0);
+        let order = (last..states.len()).chain(0..last);
+        let Some(found) = order.into_iter().find(|&i| world.lies_in(&states[i])) else {
+            let shown = &states[..states.len().min(4)];
+            return Err(format!("slot {pc}: {regs:#x?} lies in none of {} states: {shown:#?}", states.len()));
+        };
+        self.last[pc.index()] = found;
         match v.fact(pc) {
             None => Err(format!("slot {pc} is said to be out of reach")),
             Some(_) if !world.keeps_access(v, pc) => {

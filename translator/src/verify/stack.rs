@@ -40,6 +40,15 @@ impl ByteSet {
         self.0.iter().zip(other.0).all(|(a, b)| a & !b == 0)
     }
 
+    /// Ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().enumerate().flat_map(|(w, bits)| {
+            let later = |b: &u64| Some(b & (b - 1)).filter(|b| *b != 0);
+            let from = Some(*bits).filter(|b| *b != 0);
+            std::iter::successors(from, later).map(move |b| w * 64 + b.trailing_zeros() as usize)
+        })
+    }
+
     fn meet(&self, other: &ByteSet) -> ByteSet {
         ByteSet(std::array::from_fn(|i| self.0[i] & other.0[i]))
     }
@@ -229,12 +238,12 @@ impl StackMem {
     /// Do concrete bytes, the lowest first, lie in this? `is` judges spilled values.
     #[cfg(feature = "interp")]
     pub(crate) fn admits(&self, bytes: &[u8], mut is: impl FnMut(&Value, u64) -> bool) -> bool {
-        let zero = (0..bytes.len()).filter(|&i| self.zero.contains(i, 1)).all(|i| bytes[i] == 0);
-        zero && self.spills.iter().all(|s| {
-            let at = usize::from(s.start);
-            let stored = bytes[at..at + usize::from(s.size)].iter().rev();
-            is(&s.value, stored.fold(0, |x, b| x << 8 | u64::from(*b)))
-        })
+        self.zero.iter().all(|i| bytes.get(i) == Some(&0))
+            && self.spills.iter().all(|s| {
+                let at = usize::from(s.start);
+                let stored = bytes[at..at + usize::from(s.size)].iter().rev();
+                is(&s.value, stored.fold(0, |x, b| x << 8 | u64::from(*b)))
+            })
     }
 
     fn same_ids(&self, s: &Spill, ids: &mut IdMap) -> bool {
