@@ -59,8 +59,8 @@ arrays() {
     "$out/dump" >"$out/verifier.jsonl"
 }
 
-${ONLY_ARRAYS:+:} headers
-${ONLY_ARRAYS:+:} objects
+headers
+objects
 arrays
 echo "$(find "$out/progs" -name '*.o' | wc -l) objects, $(wc -l <"$out/failed.txt") not compiled," \
     "$(wc -l <"$out/verifier.jsonl") tests in arrays"

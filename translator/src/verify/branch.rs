@@ -36,7 +36,8 @@ impl Machine<'_> {
         })
     }
 
-    /// A comparison with at least one pointer: with null, or inside one object.
+    /// A comparison with at least one pointer: with null, inside one object, or with a number (of which nothing is learnt:
+    /// addresses are numbers of the sandbox, and give nothing away).
     fn pointer_branch(
         &self,
         state: &mut State,
@@ -63,6 +64,9 @@ impl Machine<'_> {
                 if equality {
                     return Ok((Some(state.clone()), true));
                 }
+            }
+            (Value::Ptr(_), Value::Num(_)) | (Value::Num(_), Value::Ptr(_)) => {
+                return Ok((Some(state.clone()), true));
             }
             _ => {}
         }

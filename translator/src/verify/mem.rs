@@ -288,15 +288,6 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// An atomic wrote to that place: nothing is known of its bytes but that they are numbers.
-    pub(crate) fn smudge(&self, state: &mut State, place: &Place, label: RankLabel) {
-        if let Home::Stack(f) = place.home
-            && let Some(stack) = state.stack_mut(f)
-        {
-            stack.forget(place.stack_start(), place.stack_len(), label);
-        }
-    }
-
     /// Judges the `size` bytes behind a helper's argument: readable, initialised, numbers.
     pub(crate) fn readable(&self, state: &State, reg: Reg, size: u32) -> Duty<Place> {
         let ask = Ask { base: reg, off: 0, size, act: Act::Read };

@@ -3,6 +3,7 @@
 use super::domain::{Scalar, Tnum};
 use super::env::RankLabel;
 use super::value::{IdMap, Num, Value};
+use crate::isa::{AluOp, Width};
 use crate::limits::STACK_BYTES;
 use std::rc::Rc;
 
@@ -77,6 +78,24 @@ impl Spill {
     fn overlaps(&self, start: usize, len: usize) -> bool {
         usize::from(self.start) < start + len && start < usize::from(self.start) + usize::from(self.size)
     }
+
+    fn holds(&self, start: usize, len: usize) -> bool {
+        usize::from(self.start) <= start && start + len <= usize::from(self.start) + usize::from(self.size)
+    }
+
+    /// `size` bytes of it, `skip` bytes from its start: the whole, or a part of a number. A number that lies in its low
+    /// bytes is the same number, linked as it is.
+    fn part(&self, skip: usize, size: usize) -> Option<Value> {
+        match *self.value {
+            v if size == usize::from(self.size) => Some(v),
+            Value::Num(n) => {
+                let by = Scalar::constant(8 * skip as u64);
+                let s = n.s.alu(AluOp::Rsh, by, Width::W64).zero_extend(8 * size as u32);
+                Some(if s == n.s { Value::Num(n) } else { Value::num(s, n.label) })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A frame's stack. Spilled bytes are initialised and not in `zero`; spills are ordered and do not overlap.
@@ -111,9 +130,10 @@ impl StackMem {
     pub(crate) fn read(&self, start: usize, size: usize) -> Result<Value, StackFault> {
         let first = self.spills.partition_point(|s| usize::from(s.start) + usize::from(s.size) <= start);
         if let Some(s) = self.spills.get(first)
-            && (usize::from(s.start), usize::from(s.size)) == (start, size)
+            && s.holds(start, size)
+            && let Some(v) = s.part(start - usize::from(s.start), size)
         {
-            return Ok(*s.value);
+            return Ok(v);
         }
         self.check_numbers(start, size)?;
         let bytes = (0..size).rev().fold(Tnum::constant(0), |t, i| {
@@ -163,8 +183,9 @@ impl StackMem {
                     self.zero.insert(start, size);
                     return;
                 }
-                let whole = size >= 4 && start.is_multiple_of(size);
-                if !whole && s == Scalar::bits(8 * size as u32) {
+                // Small stores are byte buffers more often than spills; Linux, too, looks only at the first bytes of a slot.
+                let whole = start.is_multiple_of(if size >= 4 { size } else { 8 });
+                if s == Scalar::bits(8 * size as u32) && !(whole && (size >= 4 || n.id != 0)) {
                     return;
                 }
                 Value::Num(if s == n.s { *n } else { Num::new(s, n.label) })

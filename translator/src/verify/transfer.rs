@@ -298,7 +298,9 @@ impl Machine<'_> {
             Operand::Reg(r) => Some(r),
             Operand::Imm(_) => None,
         };
-        if let (Home::Stack(_), Some(r), true) = (place.home, reg, ask.size >= Size::W.bytes()) {
+        if let (Home::Stack(_), Some(r)) = (place.home, reg)
+            && (ask.size >= Size::W.bytes() || fits(&v, ask.size))
+        {
             v = state.linkable(r);
         }
         self.store(state, &place, &v, reg, ask)?;
@@ -315,31 +317,54 @@ impl Machine<'_> {
         ask: Ask,
         out: &mut Outcome,
     ) -> Duty {
-        let mut label = RankLabel::Uniform;
-        let operands = [Some(src), (op == AtomicOp::Cmpxchg).then_some(Reg::R0)];
-        for r in operands.into_iter().flatten() {
-            match self.read(state, r)? {
-                Value::Num(n) => label = label.max(n.label),
-                v => {
-                    let why = format!("{r} is {}; an atomic takes numbers", self.describe(&v));
-                    return refuse_reg(K::PointerLeak, r, why);
-                }
-            }
-        }
+        let operand = self.atomic_operand(state, src)?;
+        let wanted = if op == AtomicOp::Cmpxchg { Some(self.atomic_operand(state, Reg::R0)?) } else { None };
+        let label = operand.label.max(wanted.map_or(RankLabel::Uniform, |n| n.label));
         let place = self.place(state, ask)?;
-        let old = self.load(state, &place, ask)?;
-        if old.is_pointer() {
+        let Value::Num(old) = self.load(state, &place, ask)? else {
             return refuse_reg(K::PointerLeak, ask.base, "an atomic on a spilled pointer");
-        }
-        self.smudge(state, &place, label);
+        };
+        let new = Num::new(after_atomic(op, old.s, operand.s, ask.size), label.max(old.label));
+        self.store(state, &place, &Value::Num(new), None, ask)?;
         if fetch {
             let dst = if op == AtomicOp::Cmpxchg { Reg::R0 } else { src };
             self.writable(dst)?;
-            state.set(dst, Value::num(Scalar::bits(8 * ask.size), label.max(old.label())));
+            // What was there, as a load gives it: links with other copies of it hold.
+            state.set(dst, Value::Num(Num { label: label.max(old.label), ..old }));
         }
         out.access = Some(place.access(state.current()));
         out.reads(&place);
         Ok(())
+    }
+
+    fn atomic_operand(&self, state: &State, r: Reg) -> Duty<Num> {
+        match self.read(state, r)? {
+            Value::Num(n) => Ok(n),
+            v => {
+                let why = format!("{r} is {}; an atomic takes numbers", self.describe(&v));
+                refuse_reg(K::PointerLeak, r, why)
+            }
+        }
+    }
+}
+
+/// Is it a number that a store of that many bytes keeps whole?
+fn fits(v: &Value, bytes: u32) -> bool {
+    matches!(v, Value::Num(n) if n.s.zero_extend(8 * bytes) == n.s)
+}
+
+/// What an atomic operation leaves in memory. The operations on 4 bytes take and leave the low halves.
+fn after_atomic(op: AtomicOp, old: Scalar, operand: Scalar, bytes: u32) -> Scalar {
+    let width = if bytes == 8 { Width::W64 } else { Width::W32 };
+    let alu = |op| old.alu(op, operand, width);
+    match op {
+        AtomicOp::Add => alu(AluOp::Add),
+        AtomicOp::Or => alu(AluOp::Or),
+        AtomicOp::And => alu(AluOp::And),
+        AtomicOp::Xor => alu(AluOp::Xor),
+        AtomicOp::Xchg => operand.zero_extend(8 * bytes),
+        // Stored or not.
+        AtomicOp::Cmpxchg => old.join(operand.zero_extend(8 * bytes)),
     }
 }
 
