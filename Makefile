@@ -51,6 +51,7 @@ bench: build
 soak:
 	$(CARGO) build --release --locked -p ringfence-soak
 	target/release/ringfence-soak $(or $(SOAK_PROGRAMS),10000000) $(or $(SOAK_SEED),1)
+	RINGFENCE_DOMAIN_STEP=$(or $(SOAK_STEP),1) $(CARGO) test --release --locked -p ringfence-translator --lib --features asm,interp domain::
 
 install: build
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/ringfence/policies

@@ -103,7 +103,9 @@ impl Core {
             AluOp::Rsh => self.t.rsh(k),
             _ => self.t.arsh(k, w),
         };
-        let t = (lo..=hi).map(one).reduce(Tnum::join).unwrap_or(Tnum::unknown(w));
+        let bits = b.t.and(Tnum::constant(u64::from(w - 1)));
+        let amounts = (lo..=hi).filter(|&k| bits.contains(k.into()));
+        let t = amounts.map(one).reduce(Tnum::join).unwrap_or(Tnum::unknown(w));
         let r = match op {
             AluOp::Lsh => self.r.lsh(lo, hi, w),
             AluOp::Rsh => self.r.rsh(lo, hi, w),
@@ -124,7 +126,7 @@ impl Core {
             AluOp::SDiv => core(unknown, x.r.sdiv(y.r, w)),
             AluOp::Mod => core(x.mod_bits(y, w), x.r.modulo(y.r, w)),
             AluOp::SMod => core(unknown, x.r.smod(y.r, w)),
-            AluOp::And => core(x.t.and(y.t), full),
+            AluOp::And => core(x.t.and(y.t), Range { umax: x.r.umax.min(y.r.umax), ..full }),
             AluOp::Or => core(x.t.or(y.t), Range { umin: x.r.umin.max(y.r.umin), ..full }),
             AluOp::Xor => core(x.t.xor(y.t), full),
             AluOp::Lsh | AluOp::Rsh | AluOp::Arsh => x.shift(op, y, w),
@@ -296,9 +298,14 @@ impl<const W: u32> ScalarN<W> {
     }
 
     #[cfg(test)]
-    pub(crate) fn from_parts(bits: Tnum, full: Range) -> Option<Self> {
-        let mut s = ScalarN { bits, full, half: Range::full(Self::H) };
+    pub(crate) fn from_parts(bits: Tnum, full: Range, half: Range) -> Option<Self> {
+        let mut s = ScalarN { bits, full, half };
         s.sync().then_some(s)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn parts(self) -> (Tnum, Range, Range) {
+        (self.bits, self.full, self.half)
     }
 
     fn core(self) -> Core {
