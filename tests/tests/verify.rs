@@ -256,7 +256,8 @@ fn accepted_cases_run_inside_what_was_proved() {
         // Long loops have as many states as steps.
         let rounds = if v.stats().insns > 2000 { 1 } else { 24 };
         for seed in 0..rounds {
-            let step = |pc: Pc, regs: &_, memory: &_| proved.admit(&v, pc, regs, memory);
+            let mut trace = proved.trace();
+            let step = |pc: Pc, regs: &_, memory: &_| trace.admit(&v, pc, regs, memory);
             let end = if v.stats().insns > 20_000 {
                 run(v.program(), &c.env, seed, |_, _, _| Ok(()))
             } else {
