@@ -82,6 +82,7 @@ fn hook_env(hook: Hook, size: usize, fields: Vec<CtxField>) -> Env {
         helpers: Env::base_helpers(),
         ret: ReturnRule::Scalar,
         insn_budget: limits::DEFAULT_INSN_BUDGET,
+        run_budget: limits::DEFAULT_RUN_BUDGET,
     }
 }
 

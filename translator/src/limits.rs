@@ -16,6 +16,9 @@ pub const MAX_KEY_BYTES: u32 = 512;
 pub const MAX_VALUE_BYTES: u32 = 1 << 20;
 /// Default budget of the verifier in visited instructions (Linux `BPF_COMPLEXITY_LIMIT_INSNS`).
 pub const DEFAULT_INSN_BUDGET: u64 = 1_000_000;
+/// Default bound on the instructions that one run may execute: 2^30, of the order of a second. Room for a `bpf_loop` of
+/// the most laps that Linux allows (2^23) with a body of a hundred instructions.
+pub const DEFAULT_RUN_BUDGET: u64 = 1 << 30;
 /// Most sections in an object (cilium's bpf_lxc has 80; Rust makes one per function and per map).
 pub const MAX_SECTIONS: usize = 1 << 14;
 /// Most symbols in an object.

@@ -57,6 +57,8 @@ impl Outcome {
 const MUTANTS: u64 = 40;
 /// Budget of the verifier, in visited instructions, for most programs: a few long ones would take most of the time.
 const SHORT_BUDGET: u64 = 8_000;
+/// Most instructions that a run of the others may execute: each is checked.
+const LONG_RUN: u64 = 2_000_000;
 /// Of a thousand programs, how many get the whole budget.
 const PATIENT: u64 = 3;
 
@@ -65,8 +67,10 @@ pub fn run_job(job: &Job, env: &Env) -> Outcome {
     let shape = Shape::generic();
     let maps = maps();
     let mut r = Random::new(job.seed.rotate_left(32) ^ job.batch);
-    let hasty = Env { insn_budget: SHORT_BUDGET.min(env.insn_budget), ..env.clone() };
-    let oracles = [Oracle::new(&shape, hasty), Oracle::new(&shape, env.clone())];
+    let hasty =
+        Env { insn_budget: SHORT_BUDGET.min(env.insn_budget), run_budget: 8 * SHORT_BUDGET, ..env.clone() };
+    let patient = Env { run_budget: LONG_RUN.min(env.run_budget), ..env.clone() };
+    let oracles = [Oracle::new(&shape, hasty), Oracle::new(&shape, patient)];
     let mut out = Outcome::default();
     for n in 0..job.programs {
         let mut code = generate(&mut r, &shape);

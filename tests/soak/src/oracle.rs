@@ -113,8 +113,12 @@ impl Oracle {
                 wrong = trace.admit(verified, pc, regs, memory).err();
             }
         });
+        let most = verified.stats().max_insns;
         match (wrong, end) {
             (Some(w), _) => Err(w),
+            _ if steps > most => {
+                Err(format!("{steps} instructions were executed, {most} at most were proved"))
+            }
             (None, Err(fault)) if fault.kind != FaultKind::Budget => Err(fault.to_string()),
             (None, _) => Ok(steps),
         }

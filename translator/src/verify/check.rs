@@ -1,12 +1,20 @@
 //! [`check`]: re-proves a [`Certificate`] without searching, and gathers the facts.
 //!
 //! From each kept state it walks forward until every path has exited or come to a head where the certificate
-//! names a kept state; that one must include the state at hand and have a smaller rank. Induction over ranks
-//! then gives: from the entry state, every run meets all duties and ends. How the kept states were found plays no part.
+//! names a kept state that includes the state at hand, and that either has a smaller rank, or is a loop's invariant whose counter
+//! has moved since the run last passed it. How the kept states were found plays no part.
+//!
+//! Why every run meets all duties and ends: the first by induction over the steps from kept state to kept state. For
+//! the second, suppose a run makes such steps for ever, and look at the highest rank among the kept states that it comes to again
+//! and again. From some time on it meets none higher, so it can come to that one by its invariant only, and between two such
+//! visits the ghost, which is set there alone, holds what the counter was on the last. The counter thus moves by at
+//! least one each time, always the same way in one order without wrapping: it would leave every range.
 
 use super::Machine;
+use super::bound::{Bound, Edge, Segment};
 use super::explore::{Certificate, Node, PASSED};
 use super::fact::{Access, CallFact, Fact, Region};
+use super::ghost::Progress;
 use super::state::State;
 use super::transfer::{Flow, Outcome};
 use crate::isa::Pc;
@@ -17,6 +25,8 @@ pub(crate) struct Proof {
     pub(crate) facts: Vec<Option<Fact>>,
     /// By field of the context: may it be read?
     pub(crate) ctx_reads: Vec<bool>,
+    /// How long a run may be.
+    pub(super) bound: Bound,
 }
 
 /// Where the certificate does not hold, and why.
@@ -30,6 +40,9 @@ struct Checker<'a, S: FnMut(Pc, &State)> {
     m: &'a Machine<'a>,
     nodes: &'a [Node],
     proof: Proof,
+    /// By kept state: what the laps that come back to it have in common.
+    laps: Vec<Option<Progress>>,
+    segments: Vec<Segment>,
     steps: u64,
     limit: u64,
     seen: S,
@@ -37,17 +50,23 @@ struct Checker<'a, S: FnMut(Pc, &State)> {
 
 /// Proves the certificate. `seen` is shown the state before each instruction.
 pub(crate) fn check(m: &Machine<'_>, cert: &Certificate, seen: impl FnMut(Pc, &State)) -> Result<Proof, Gap> {
-    let proof =
-        Proof { facts: vec![None; m.program.len()], ctx_reads: vec![false; m.env.ctx.fields().len()] };
-    let mut c = Checker { m, nodes: &cert.nodes, proof, steps: 0, limit: cert.visited, seen };
+    let (facts, ctx_reads) = (vec![None; m.program.len()], vec![false; m.env.ctx.fields().len()]);
+    let bound = Bound { insns: 0, busiest: None };
+    let (proof, laps) = (Proof { facts, ctx_reads, bound }, vec![None; cert.nodes.len()]);
+    let nodes = &cert.nodes;
+    let mut c = Checker { m, nodes, proof, laps, segments: Vec::new(), steps: 0, limit: cert.visited, seen };
     let entry = State::entry(m.env);
     match cert.nodes.first() {
         Some(root) if root.pc == Pc(0) && entry.is_subset(&root.state) => {}
         _ => return gap(Pc(0), "the first kept state does not include the entry state"),
     }
-    for node in &cert.nodes {
-        c.walk(node)?;
+    for (id, node) in (0..).zip(&cert.nodes) {
+        c.walk(id, node)?;
     }
+    c.proof.bound = match super::bound::longest(&cert.nodes, &c.segments, &c.laps) {
+        Some(bound) => bound,
+        None => return gap(Pc(0), "two kept states have the same rank"),
+    };
     Ok(c.proof)
 }
 
@@ -57,53 +76,78 @@ fn gap<T>(pc: Pc, why: impl Into<String>) -> Result<T, Gap> {
 
 impl<S: FnMut(Pc, &State)> Checker<'_, S> {
     /// Follows all paths from one kept state to where the next are named.
-    fn walk(&mut self, node: &Node) -> Result<(), Gap> {
+    fn walk(&mut self, id: u32, node: &Node) -> Result<(), Gap> {
         if node.rank == 0 {
             return gap(node.pc, "a kept state was not finished");
         }
+        let mut first = node.state.clone();
+        if let Some(inv) = &node.invariant
+            && !first.haunt(id, inv.counter, inv.region)
+        {
+            return gap(node.pc, "an invariant's counter is no number");
+        }
+        let mut segment = Segment::default();
         let mut arrivals = node.arrivals.iter().copied();
-        let mut work = vec![(node.pc, node.state.clone(), true)];
-        while let Some((mut pc, mut state, mut start)) = work.pop() {
+        let mut work = vec![(node.pc, first, 0, true)];
+        while let Some((mut pc, mut state, mut insns, mut start)) = work.pop() {
             loop {
                 if !start && self.m.heads.contains(pc) {
-                    state.clean(&self.m.live.at(pc));
+                    state.clean(pc, &self.m.live.at(pc));
                     match arrivals.next() {
                         None => return gap(pc, "the certificate ends before the path"),
                         Some(PASSED) => {}
                         Some(to) => {
                             self.covers(to, pc, &state, node.rank)?;
+                            segment.edges.push(Edge { to, insns });
                             break;
                         }
                     }
                 }
                 start = false;
+                insns += 1;
                 match self.step(pc, &mut state)? {
                     Flow::Next(to) => pc = to,
                     Flow::Branch { taken: Some((to, other)), fall: Some(fall) } => {
-                        work.push((to, other, false));
+                        work.push((to, other, insns, false));
                         pc = fall;
                     }
                     Flow::Branch { taken: Some((to, other)), fall: None } => (pc, state) = (to, other),
                     Flow::Branch { taken: None, fall: Some(fall) } => pc = fall,
-                    Flow::Exit | Flow::Branch { taken: None, fall: None } => break,
+                    Flow::Exit | Flow::Branch { taken: None, fall: None } => {
+                        segment.exit = segment.exit.max(Some(insns));
+                        break;
+                    }
                 }
             }
         }
+        self.segments.push(segment);
         Ok(())
     }
 
-    /// The named state must be at this place, include the state at hand, and have been finished before.
-    fn covers(&self, to: u32, pc: Pc, state: &State, rank: u32) -> Result<(), Gap> {
+    /// The named state must be at this place, include the state at hand, and bring the run nearer to its end: by its
+    /// rank, or by its counter.
+    fn covers(&mut self, to: u32, pc: Pc, state: &State, rank: u32) -> Result<(), Gap> {
         let Some(n) = self.nodes.get(to as usize) else { return gap(pc, "no such kept state") };
-        if n.pc != pc || n.rank >= rank {
-            return gap(
-                pc,
-                "the kept state is of another place, or does not bring the path nearer to its end",
-            );
+        if n.pc != pc {
+            return gap(pc, "the kept state is of another place");
+        }
+        if n.rank >= rank {
+            self.moves(to, pc, state, n)?;
         }
         if !state.is_subset(&n.state) {
             return gap(pc, "the kept state does not include what comes here");
         }
+        Ok(())
+    }
+
+    fn moves(&mut self, to: u32, pc: Pc, state: &State, n: &Node) -> Result<(), Gap> {
+        let moved = n.invariant.and_then(|inv| state.progress(to, inv.counter));
+        let laps = &mut self.laps[to as usize];
+        let all = moved.and_then(|p| laps.map_or(Some(p), |q| q.with(p)));
+        if all.is_none() {
+            return gap(pc, "the kept state does not bring the path nearer to its end");
+        }
+        *laps = all;
         Ok(())
     }
 

@@ -139,6 +139,9 @@ pub struct Env {
     pub ret: ReturnRule,
     /// Budget in visited instructions.
     pub insn_budget: u64,
+    /// Most instructions that a run may execute. Loops with an invariant are not unrolled: what they cost at run time is
+    /// not what they cost the verifier.
+    pub run_budget: u64,
 }
 
 impl Env {
@@ -172,6 +175,7 @@ impl Env {
             helpers: Env::base_helpers(),
             ret: ReturnRule::Any,
             insn_budget: limits::DEFAULT_INSN_BUDGET,
+            run_budget: limits::DEFAULT_RUN_BUDGET,
         }
     }
 }

@@ -94,6 +94,19 @@ fn hint_for(kind: RejectKind) -> Option<&'static str> {
     })
 }
 
+/// A program that ends, but may take too long to.
+#[cold]
+pub(super) fn too_long(bound: &super::bound::Bound, budget: u64) -> (Box<Refusal>, Pc) {
+    let most = format!("a run may execute {} instructions, more than the {budget} allowed", bound.insns);
+    let (kind, pc, why) = match bound.busiest {
+        Some((pc, laps)) => {
+            (RejectKind::UnboundedLoop, pc, format!("this loop may go round {laps} times, and {most}"))
+        }
+        None => (RejectKind::Budget, Pc(0), most),
+    };
+    (Refusal::new(kind, None, why), pc)
+}
+
 /// `8` or `[-520, -8]`.
 pub(crate) fn span(s: Scalar) -> String {
     match s.as_const() {

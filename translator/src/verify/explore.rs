@@ -6,13 +6,16 @@
 //! cut only at a state that has a rank. So every step from one kept state to the next goes down in rank, and no run goes on
 //! for ever. A state that comes back to itself while unfinished is a loop that may never end.
 //!
-//! Widening of counters belongs into [`Explorer::arrive`]: replace the state by a larger one before
-//! it is kept, and give the certificate a second way to show that the loop ends.
+//! A loop that has gone round a few times is tried with an invariant ([`speculate`](super::speculate)): a kept state that
+//! includes all its laps. A path that comes back to it may end there although it has no rank yet, if the
+//! loop's counter has moved ([`ghost`](super::ghost)); so a lap can be repeated only as often as the counter has room.
 
 use super::Machine;
 use super::Stats;
 use super::explain::Refusal;
+use super::ghost::{Counter, Progress};
 use super::rejection::{RejectKind, Rejection};
+use super::speculate::Tries;
 use super::state::State;
 use super::trail::{Trail, Watch};
 use super::transfer::Flow;
@@ -45,8 +48,21 @@ pub(crate) struct Node {
     pub(crate) rank: u32,
     /// In the order in which a depth-first walk from here comes to heads.
     pub(crate) arrivals: Vec<Arrival>,
+    /// Of an invariant: what moves on each lap, and the loop.
+    pub(crate) invariant: Option<Invariant>,
     parent: Option<u32>,
     open: u32,
+    fingerprint: u64,
+}
+
+/// A loop's invariant is a kept state to which laps come back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Invariant {
+    pub(crate) counter: Counter,
+    /// First and last instruction of the loop.
+    pub(crate) region: (Pc, Pc),
+    /// What the laps seen so far have in common.
+    pub(super) progress: Option<Progress>,
 }
 
 /// What the search proved: kept states, each with where its paths lead.
@@ -59,7 +75,7 @@ pub(crate) struct Certificate {
 /// Places where states are compared and kept.
 pub(crate) struct Heads {
     is_head: Vec<bool>,
-    /// (head, last instruction that jumps back to it).
+    /// (head, last instruction that jumps back to it), ordered by head.
     loops: Vec<(Pc, Pc)>,
 }
 
@@ -99,16 +115,22 @@ impl Heads {
         Heads { is_head, loops }
     }
 
+    /// The loop with that head.
+    pub(crate) fn loop_at(&self, pc: Pc) -> Option<(Pc, Pc)> {
+        self.loops.binary_search_by_key(&pc, |l| l.0).ok().map(|i| self.loops[i])
+    }
+
     pub(crate) fn contains(&self, pc: Pc) -> bool {
         self.is_head.get(pc.index()).copied().unwrap_or(false)
     }
 }
 
 /// A path to be followed.
-struct Item {
-    state: State,
-    pc: Pc,
-    node: u32,
+#[derive(Clone)]
+pub(super) struct Item {
+    pub(super) state: State,
+    pub(super) pc: Pc,
+    pub(super) node: u32,
     since: u32,
     /// The state is kept as `node`.
     kept_here: bool,
@@ -124,20 +146,41 @@ struct Candidate {
 }
 
 #[derive(Default)]
-struct Site {
+pub(super) struct Site {
     kept: u32,
     finished: Vec<Candidate>,
+    /// Unfinished kept states, the outermost first: all are on the path at hand.
+    pub(super) open: Vec<u32>,
     /// All kept states by fingerprint, finished or not.
     twins: HashMap<u64, Vec<u32>>,
+    /// Failed tries of an invariant.
+    pub(super) failures: u32,
 }
 
-struct Explorer<'a> {
-    m: &'a Machine<'a>,
-    nodes: Vec<Node>,
-    sites: HashMap<Pc, Site>,
-    work: Vec<Item>,
-    visited: u64,
-    ranks: u32,
+impl Site {
+    /// Forgets kept states from `mark` on, of which one has this fingerprint.
+    pub(super) fn forget(&mut self, mark: u32, fingerprint: u64) {
+        self.kept -= 1;
+        while self.finished.last().is_some_and(|c| c.node >= mark) {
+            self.finished.pop();
+        }
+        while self.open.last().is_some_and(|n| *n >= mark) {
+            self.open.pop();
+        }
+        if let Some(same) = self.twins.get_mut(&fingerprint) {
+            same.retain(|n| *n < mark);
+        }
+    }
+}
+
+pub(super) struct Explorer<'a> {
+    pub(super) m: &'a Machine<'a>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) sites: HashMap<Pc, Site>,
+    pub(super) work: Vec<Item>,
+    pub(super) visited: u64,
+    pub(super) ranks: u32,
+    pub(super) tries: Tries,
     watch: Option<&'a mut dyn Watch>,
 }
 
@@ -152,22 +195,46 @@ pub(crate) fn explore_watched<'a>(
     watch: Option<&'a mut dyn Watch>,
 ) -> Result<Certificate, Rejection> {
     let (nodes, sites, work) = (Vec::new(), HashMap::new(), Vec::new());
-    let mut e = Explorer { m, nodes, sites, work, visited: 0, ranks: 0, watch };
+    let tries = Tries::default();
+    let mut e = Explorer { m, nodes, sites, work, visited: 0, ranks: 0, tries, watch };
     let mut state = State::entry(m.env);
-    state.clean(&m.live.at(Pc(0)));
+    state.clean(Pc(0), &m.live.at(Pc(0)));
     let root = e.keep(Pc(0), &state, state.fingerprint(), None);
     e.work.push(Item { state, pc: Pc(0), node: root, since: 0, kept_here: true, trail: Trail::START });
-    while let Some(item) = e.work.pop() {
-        e.follow(item).map_err(|(pc, r)| m.reject(*r, pc, e.stats()))?;
+    loop {
+        while let Some(item) = e.work.pop() {
+            if let Err((pc, r)) = e.follow(item)
+                && !e.retreat()
+            {
+                return Err(m.reject(*r, pc, e.stats()));
+            }
+        }
+        if !e.advance() {
+            break;
+        }
     }
     Ok(Certificate { nodes: e.nodes, visited: e.visited })
 }
 
-type Refused = (Pc, Box<Refusal>);
+pub(super) type Refused = (Pc, Box<Refusal>);
+
+impl Node {
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+}
+
+impl Item {
+    /// The same path again, from before it came to its place.
+    pub(super) fn again(mut self) -> Item {
+        self.kept_here = false;
+        self
+    }
+}
 
 impl Explorer<'_> {
     fn stats(&self) -> Stats {
-        Stats { insns: self.visited, states: self.nodes.len() as u64 }
+        Stats { insns: self.visited, states: self.nodes.len() as u64, max_insns: 0 }
     }
 
     /// Follows one path to its end; other ways are put aside. A path starts at a kept state or at a head.
@@ -208,12 +275,16 @@ impl Explorer<'_> {
     fn count(&mut self, at: &mut Item) -> Result<(), Refused> {
         self.visited += 1;
         at.since += 1;
-        if self.visited > self.m.env.insn_budget { Err(self.out_of_budget(at)) } else { Ok(()) }
+        if self.visited > self.m.env.insn_budget || self.too_many_tries() {
+            Err(self.out_of_budget(at))
+        } else {
+            Ok(())
+        }
     }
 
     /// A path comes to a head. False when it ends here, being covered by a finished kept state.
     fn arrive(&mut self, at: &mut Item) -> Result<bool, Refused> {
-        at.state.clean(&self.m.live.at(at.pc));
+        at.state.clean(at.pc, &self.m.live.at(at.pc));
         let fingerprint = at.state.fingerprint();
         let twin = self.twin(at, fingerprint);
         if twin.is_some_and(|n| self.nodes[n as usize].rank == 0) {
@@ -226,6 +297,13 @@ impl Explorer<'_> {
             }
             self.nodes[at.node as usize].arrivals.push(covering);
             return Ok(false);
+        }
+        if self.comes_back(at)? {
+            return Ok(false);
+        }
+        if let Some((node, state)) = self.try_invariant(at) {
+            (at.node, at.state, at.since) = (node, state, 0);
+            return Ok(true);
         }
         let site = self.sites.entry(at.pc).or_default();
         let dense = site.kept < DENSE_STATES && self.nodes.len() < DENSE_TOTAL;
@@ -262,13 +340,14 @@ impl Explorer<'_> {
     }
 
     /// Keeps a state; the path to it is now the new node's.
-    fn keep(&mut self, pc: Pc, state: &State, fingerprint: u64, parent: Option<u32>) -> u32 {
+    pub(super) fn keep(&mut self, pc: Pc, state: &State, fingerprint: u64, parent: Option<u32>) -> u32 {
         let id = self.nodes.len() as u32;
         let site = self.sites.entry(pc).or_default();
         site.kept += 1;
         site.twins.entry(fingerprint).or_default().push(id);
-        let state = state.clone();
-        self.nodes.push(Node { pc, state, rank: 0, arrivals: Vec::new(), parent, open: 1 });
+        site.open.push(id);
+        let (state, arrivals) = (state.clone(), Vec::new());
+        self.nodes.push(Node { pc, state, rank: 0, arrivals, invariant: None, parent, open: 1, fingerprint });
         id
     }
 
@@ -286,6 +365,7 @@ impl Explorer<'_> {
             at = n.parent;
             let pc = n.pc;
             let site = self.sites.entry(pc).or_default();
+            site.open.retain(|n| *n != id);
             site.finished.push(Candidate { node: id, hits: 0, misses: 0 });
         }
     }

@@ -43,6 +43,7 @@ use crate::isa::Pc;
 use crate::program::Program;
 use std::sync::Arc;
 
+mod bound;
 mod branch;
 mod call;
 mod check;
@@ -51,16 +52,20 @@ pub(crate) mod env;
 mod explain;
 mod explore;
 pub(crate) mod fact;
+mod ghost;
+mod join;
 mod live;
 mod mem;
 #[cfg(feature = "interp")]
 mod oracle;
 pub(crate) mod rejection;
+mod speculate;
 mod stack;
 mod state;
 mod trail;
 mod transfer;
 mod value;
+mod widen;
 
 pub use env::{ArgKind, CtxField, CtxLayout, Env, HelperSig, RankLabel, RetKind, ReturnRule, Rights};
 pub use fact::{Access, CallFact, Fact, Region, Ways};
@@ -75,6 +80,9 @@ pub struct Stats {
     pub insns: u64,
     /// States kept for pruning.
     pub states: u64,
+    /// Most instructions that a run of the program executes, whatever it is given (saturating); 0 where it was refused
+    /// before that was known.
+    pub max_insns: u64,
 }
 
 /// A program with a [`Fact`] per reachable instruction and the [`Env`] it was proved in.
@@ -159,7 +167,7 @@ impl Verifier {
     fn prove(&self, program: Program, seen: impl FnMut(Pc, &state::State)) -> Result<Verified, Rejection> {
         let m = Machine::new(&program, &self.env);
         let cert = explore::explore(&m)?;
-        let stats = Stats { insns: cert.visited, states: cert.nodes.len() as u64 };
+        let mut stats = Stats { insns: cert.visited, states: cert.nodes.len() as u64, max_insns: 0 };
         let proof = match check::check(&m, &cert, seen) {
             Ok(proof) => proof,
             Err(gap) => {
@@ -168,6 +176,11 @@ impl Verifier {
                 return Err(m.reject(*refusal, gap.pc, stats));
             }
         };
+        stats.max_insns = proof.bound.insns;
+        if stats.max_insns > self.env.run_budget {
+            let (refusal, pc) = explain::too_long(&proof.bound, self.env.run_budget);
+            return Err(m.reject(*refusal, pc, stats));
+        }
         let env = self.env.clone();
         Ok(Verified { facts: proof.facts, ctx_reads: proof.ctx_reads, env, stats, program })
     }

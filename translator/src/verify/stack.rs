@@ -50,8 +50,12 @@ impl ByteSet {
         })
     }
 
-    fn meet(&self, other: &ByteSet) -> ByteSet {
+    pub(crate) fn meet(&self, other: &ByteSet) -> ByteSet {
         ByteSet(std::array::from_fn(|i| self.0[i] & other.0[i]))
+    }
+
+    pub(crate) fn union(&self, other: &ByteSet) -> ByteSet {
+        ByteSet(std::array::from_fn(|i| self.0[i] | other.0[i]))
     }
 
     /// From one bit per 4 bytes.
@@ -75,6 +79,20 @@ pub(crate) struct Spill {
 }
 
 impl Spill {
+    pub(crate) fn new(start: u16, size: u8, value: Value) -> Spill {
+        Spill { start, size, value: Rc::new(value) }
+    }
+
+    /// Its first byte, from the lowest of the frame.
+    pub(crate) fn start(&self) -> u16 {
+        self.start
+    }
+
+    /// Its bytes.
+    pub(crate) fn size(&self) -> u8 {
+        self.size
+    }
+
     fn overlaps(&self, start: usize, len: usize) -> bool {
         usize::from(self.start) < start + len && start < usize::from(self.start) + usize::from(self.size)
     }
@@ -118,6 +136,42 @@ pub(crate) enum StackFault {
 }
 
 impl StackMem {
+    pub(crate) fn from_bytes(init: ByteSet, zero: ByteSet, local: ByteSet) -> StackMem {
+        StackMem { init, zero: zero.meet(&init), local: local.meet(&init), spills: Vec::new() }
+    }
+
+    pub(crate) fn initialised(&self) -> &ByteSet {
+        &self.init
+    }
+
+    pub(crate) fn zeroes(&self) -> &ByteSet {
+        &self.zero
+    }
+
+    pub(crate) fn locals(&self) -> &ByteSet {
+        &self.local
+    }
+
+    pub(crate) fn is_zero(&self, at: usize) -> bool {
+        self.byte(at) == Tnum::constant(0)
+    }
+
+    /// Adds a value that was stored whole, where there is none.
+    pub(crate) fn put(&mut self, s: Spill) {
+        let (start, size) = (usize::from(s.start), usize::from(s.size));
+        self.init.insert(start, size);
+        self.zero.remove(start, size);
+        let at = self.spills.partition_point(|o| o.start < s.start);
+        self.spills.insert(at, s);
+    }
+
+    /// Forgets that these bytes were written.
+    pub(crate) fn unset(&mut self, start: usize, len: usize) {
+        self.forget(start, len, RankLabel::Uniform);
+        self.init.remove(start, len);
+        self.local.remove(start, len);
+    }
+
     pub(crate) fn spills(&self) -> &[Spill] {
         &self.spills
     }
@@ -167,6 +221,18 @@ impl StackMem {
             Some((s, Value::Num(n))) => n.s.tnum().rsh(8 * (at - usize::from(s.start)) as u32).truncate(8),
             _ => Tnum::unknown(8),
         }
+    }
+
+    /// Replaces the spilled number at exactly this place by one that differs in its link alone.
+    pub(crate) fn relink(&mut self, start: usize, size: usize, n: Num) -> Option<()> {
+        let at = self.spills.partition_point(|s| usize::from(s.start) < start);
+        let s = self.spills.get_mut(at)?;
+        let same = (usize::from(s.start), usize::from(s.size)) == (start, size);
+        if !same || !matches!(&*s.value, Value::Num(old) if old.s == n.s) {
+            return None;
+        }
+        s.value = Rc::new(Value::Num(n));
+        Some(())
     }
 
     /// Stores `value`, cut to `size` bytes, over what was there.

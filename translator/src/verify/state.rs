@@ -5,6 +5,7 @@
 
 use super::domain::{Rel, Scalar};
 use super::env::{CtxLayout, Env};
+use super::ghost::Ghost;
 use super::live::LiveAt;
 use super::stack::StackMem;
 use super::value::{Home, IdMap, Num, Ptr, Value};
@@ -32,11 +33,37 @@ pub(crate) struct Frame {
     stack: Rc<StackMem>,
 }
 
+impl Frame {
+    pub(crate) fn regs(&self) -> &[Value] {
+        &self.regs
+    }
+
+    pub(crate) fn regs_mut(&mut self) -> &mut [Value] {
+        &mut self.regs
+    }
+
+    pub(crate) fn stack(&self) -> &StackMem {
+        &self.stack
+    }
+
+    pub(crate) fn set_stack(&mut self, stack: StackMem) {
+        self.stack = Rc::new(stack);
+    }
+
+    /// Is any value linked with another, or a pointer to a named object?
+    pub(crate) fn has_ids(&self) -> bool {
+        let spilled = self.stack.spills().iter().any(|s| id_of(&s.value).0 != 0);
+        spilled || self.regs.iter().any(|v| id_of(v).0 != 0)
+    }
+}
+
 /// An abstract state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     /// The entry's frame first, the running one last; never empty.
     frames: Vec<Rc<Frame>>,
+    /// Of the loops that this run is in and that have an invariant.
+    ghosts: Vec<Ghost>,
     /// Ids from here on are unused.
     next_id: u32,
 }
@@ -50,7 +77,7 @@ impl State {
             regs[2] = Value::constant(size.into());
         }
         let frame = Frame { ret: Pc(0), regs, stack: Rc::default() };
-        State { frames: vec![Rc::new(frame)], next_id: 1 }
+        State { frames: vec![Rc::new(frame)], ghosts: Vec::new(), next_id: 1 }
     }
 
     pub(crate) fn depth(&self) -> usize {
@@ -149,8 +176,38 @@ impl State {
         self.top_mut().regs[..6].fill(Value::Uninit);
     }
 
+    pub(crate) fn frames(&self) -> &[Rc<Frame>] {
+        &self.frames
+    }
+
+    pub(crate) fn frames_mut(&mut self) -> &mut [Rc<Frame>] {
+        &mut self.frames
+    }
+
+    /// Ids from `next` on are unused.
+    pub(crate) fn ids_from(&mut self, next: u32) {
+        self.next_id = next;
+    }
+
+    pub(crate) fn ghosts(&self) -> &[Ghost] {
+        &self.ghosts
+    }
+
+    pub(crate) fn ghosts_mut(&mut self) -> &mut Vec<Ghost> {
+        &mut self.ghosts
+    }
+
     /// Applies `f` to all values that `hit` selects.
     fn update(&mut self, hit: impl Fn(&Value) -> bool, f: impl Fn(&mut Value)) {
+        for g in &mut self.ghosts {
+            let mut v = Value::Num(g.num);
+            if hit(&v) {
+                f(&mut v);
+            }
+            if let Value::Num(n) = v {
+                g.num = n;
+            }
+        }
         for frame in &mut self.frames {
             if frame.regs.iter().any(&hit) {
                 Rc::make_mut(frame).regs.iter_mut().filter(|v| hit(v)).for_each(&f);
@@ -195,9 +252,10 @@ impl State {
         });
     }
 
-    /// Forgets what the rest of the run cannot look at, and numbers the ids in order of appearance: equal
-    /// situations become equal states.
-    pub(crate) fn clean(&mut self, live: &LiveAt) {
+    /// Forgets what the rest of the run, which goes on at `pc`, cannot look at, and numbers the ids in order of
+    /// appearance: equal situations become equal states.
+    pub(crate) fn clean(&mut self, pc: Pc, live: &LiveAt) {
+        self.lay_ghosts(pc);
         self.clean_frame(self.frames.len() - 1, live);
         self.renumber();
     }
@@ -284,6 +342,7 @@ impl State {
             frame.regs.iter().for_each(&mut f);
             frame.stack.spills().iter().for_each(|s| f(&s.value));
         }
+        self.ghosts.iter().for_each(|g| f(&Value::Num(g.num)));
     }
 
     /// Is every concrete state of `self` one of `other`? (True only if so.)
@@ -294,6 +353,12 @@ impl State {
                 a.regs.iter().zip(&b.regs).all(|(x, y)| x.is_subset(y, &mut ids))
                     && a.stack.is_subset(&b.stack, &mut ids)
             })
+            && other.ghosts.iter().all(|g| self.has_ghost(g, &mut ids))
+    }
+
+    fn has_ghost(&self, of: &Ghost, ids: &mut IdMap) -> bool {
+        let same = |g: &&Ghost| (g.of, g.frame, g.region) == (of.of, of.frame, of.region);
+        self.ghosts.iter().find(same).is_some_and(|g| Value::Num(g.num).is_subset(&Value::Num(of.num), ids))
     }
 
     /// Does a spilled or passed value point into that frame's stack?

@@ -184,7 +184,7 @@ impl Machine<'_> {
             (Value::Num(x), Value::Num(y)) => {
                 let zeroed = src == Operand::Reg(dst) && matches!(op, AluOp::Sub | AluOp::Xor);
                 let out = Num::new(x.s.alu(op, y.s, width), x.label.max(y.label));
-                match moved_by(width, op, y.s) {
+                match moved_by(width, op, x.s, y.s) {
                     _ if zeroed => Value::constant(0),
                     // Still linked, at a distance.
                     Some(k) if x.id != 0 && out.s.as_const().is_none() => {
@@ -368,12 +368,19 @@ fn after_atomic(op: AtomicOp, old: Scalar, operand: Scalar, bytes: u32) -> Scala
     }
 }
 
-/// The constant that an operation adds, if that is all it does.
-fn moved_by(width: Width, op: AluOp, y: Scalar) -> Option<i64> {
+/// The constant that an operation adds, if that is all it does. In 32 bits only where nothing wraps or is cut off.
+fn moved_by(width: Width, op: AluOp, x: Scalar, y: Scalar) -> Option<i64> {
     let k = y.as_const()? as i64;
     match (width, op) {
         (Width::W64, AluOp::Add) => Some(k),
         (Width::W64, AluOp::Sub) => Some(k.wrapping_neg()),
+        (Width::W32, AluOp::Add | AluOp::Sub) => {
+            let k = i64::from(k as i32);
+            let k = if op == AluOp::Add { k } else { -k };
+            let half = 0..=i64::from(u32::MAX);
+            let ends = x.fits_half().then(|| (x.umin() as i64 + k, x.umax() as i64 + k))?;
+            (half.contains(&ends.0) && half.contains(&ends.1)).then_some(k)
+        }
         _ => None,
     }
 }

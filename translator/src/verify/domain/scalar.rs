@@ -297,6 +297,12 @@ impl<const W: u32> ScalarN<W> {
             .synced_or_unknown()
     }
 
+    /// All numbers with these bits in these bounds; everything if there is none.
+    pub(crate) fn from_bounds(bits: Tnum, (umin, umax): (u64, u64), (smin, smax): (i64, i64)) -> Self {
+        ScalarN { bits, full: Range { umin, umax, smin, smax }, half: Range::full(Self::H) }
+            .synced_or_unknown()
+    }
+
     #[cfg(test)]
     pub(crate) fn from_parts(bits: Tnum, full: Range, half: Range) -> Option<Self> {
         let mut s = ScalarN { bits, full, half };

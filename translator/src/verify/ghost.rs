@@ -1,0 +1,193 @@
+//! [`Ghost`]: what a loop's counter was when the run last came through the loop's invariant; [`Counter`], where it lies.
+//!
+//! A ghost is a register that no instruction can touch. It is linked with the counter like any copy, so that a path
+//! which comes back to the invariant can show by how much the counter has moved: the measure that ends the loop.
+
+use super::domain::Scalar;
+use super::state::State;
+use super::value::{Num, Value};
+use crate::isa::{Pc, Reg};
+
+/// Place of a loop's counter, in the frame that runs the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Counter {
+    /// A register.
+    Reg(Reg),
+    /// A spilled value: its first byte from the lowest of the frame, and its size.
+    Stack(u16, u8),
+}
+
+/// The counter of one invariant as it was on the last pass.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ghost {
+    /// The invariant's node; one run has one ghost of each.
+    pub(crate) of: u32,
+    /// The frame that runs the loop.
+    pub(crate) frame: u8,
+    /// First and last instruction of the loop: outside them the ghost is forgotten.
+    pub(crate) region: (Pc, Pc),
+    pub(crate) num: Num,
+}
+
+/// How far a counter has moved since the last pass, and in which orders that step did not wrap.
+///
+/// A loop needs one order for all its laps: numbers that go up in unsigned order on some laps and in signed order on
+/// others may go round for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) up: bool,
+    /// The least step, not 0.
+    pub(crate) step: u64,
+    unsigned: bool,
+    signed: bool,
+}
+
+impl Progress {
+    /// What holds of laps of both kinds; `None` if together they need not end.
+    pub(crate) fn with(self, b: Progress) -> Option<Progress> {
+        let both = Progress {
+            up: self.up,
+            step: self.step.min(b.step),
+            unsigned: self.unsigned && b.unsigned,
+            signed: self.signed && b.signed,
+        };
+        (self.up == b.up && (both.unsigned || both.signed)).then_some(both)
+    }
+
+    /// Most laps while the counter stays in `range`.
+    pub(crate) fn laps(self, range: Scalar) -> u64 {
+        let unsigned = range.umax() - range.umin();
+        let signed = range.smax().wrapping_sub(range.smin()) as u64;
+        let width = match (self.unsigned, self.signed) {
+            (true, true) => unsigned.min(signed),
+            (true, false) => unsigned,
+            _ => signed,
+        };
+        width / self.step.max(1)
+    }
+}
+
+impl State {
+    /// The number at that place of the running frame.
+    pub(crate) fn counter(&self, at: Counter) -> Option<Num> {
+        let v = match at {
+            Counter::Reg(r) => self.reg(r),
+            Counter::Stack(start, size) => {
+                self.stack(self.current())?.read(start.into(), size.into()).ok()?
+            }
+        };
+        match v {
+            Value::Num(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// Remembers the counter of invariant `of`, as at the start of a lap. False if it is no number that can be linked.
+    pub(crate) fn haunt(&mut self, of: u32, at: Counter, region: (Pc, Pc)) -> bool {
+        let Some(num) = self.link_counter(at) else { return false };
+        let frame = self.current();
+        self.ghosts_mut().retain(|g| g.of != of);
+        self.ghosts_mut().push(Ghost { of, frame, region, num });
+        true
+    }
+
+    fn link_counter(&mut self, at: Counter) -> Option<Num> {
+        let mut n = self.counter(at)?;
+        if n.s.as_const().is_some() {
+            return None;
+        }
+        if n.id == 0 {
+            n.id = self.fresh_id();
+            match at {
+                Counter::Reg(r) => self.set(r, Value::Num(n)),
+                Counter::Stack(start, size) => {
+                    let frame = self.current();
+                    self.stack_mut(frame)?.relink(start.into(), size.into(), n)?;
+                }
+            }
+        }
+        Some(n)
+    }
+
+    /// How the counter has moved since the run last passed invariant `of`, if it has for sure.
+    pub(crate) fn progress(&self, of: u32, at: Counter) -> Option<Progress> {
+        let ghost = self.ghosts().iter().find(|g| g.of == of && g.frame == self.current())?;
+        let now = self.counter(at)?;
+        if now.id == 0 || now.id != ghost.num.id {
+            return None;
+        }
+        moved(now.s, now.delta.wrapping_sub(ghost.num.delta))
+    }
+
+    /// Forgets the ghosts of loops that the run, now at `pc`, has left.
+    pub(crate) fn lay_ghosts(&mut self, pc: Pc) {
+        let current = self.current();
+        let gone =
+            |g: &Ghost| g.frame > current || (g.frame == current && !(g.region.0 <= pc && pc <= g.region.1));
+        if self.ghosts().iter().any(gone) {
+            self.ghosts_mut().retain(|g| !gone(g));
+        }
+    }
+}
+
+/// `now` is the old number plus `by`, modulo 2^64. If `now` is not among the numbers that wrapping leads to, nothing wrapped.
+fn moved(now: Scalar, by: i64) -> Option<Progress> {
+    let step = by.unsigned_abs();
+    // An upward step that wraps ends below `step` above the lowest number; a downward one as near to the highest.
+    let half = i64::try_from(step).ok();
+    let (unsigned, signed) = if by > 0 {
+        (now.umin() >= step, half.is_some_and(|k| now.smin() >= i64::MIN + k))
+    } else {
+        (now.umax() <= u64::MAX - step, half.is_some_and(|k| now.smax() <= i64::MAX - k))
+    };
+    (by != 0 && (unsigned || signed)).then_some(Progress { up: by > 0, step, unsigned, signed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::{AluOp, Width};
+    use crate::verify::domain::Tnum;
+
+    fn between(lo: i64, hi: i64) -> Scalar {
+        let bits = Scalar::from_tnum(Tnum::range(0, (hi - lo) as u64));
+        assert_eq!(bits.umax(), (hi - lo) as u64, "a range that a tnum can say");
+        bits.alu(AluOp::Add, Scalar::constant(lo as u64), Width::W64)
+    }
+
+    fn orders(now: Scalar, by: i64) -> Option<(bool, u64, bool, bool)> {
+        moved(now, by).map(|p| (p.up, p.step, p.unsigned, p.signed))
+    }
+
+    #[test]
+    fn a_step_counts_only_if_nothing_wraps() {
+        assert_eq!(orders(between(1, 8), 1), Some((true, 1, true, true)));
+        assert_eq!(orders(Scalar::unknown(), 1), None);
+        assert_eq!(orders(Scalar::unknown(), -1), None);
+        assert_eq!(orders(between(0, 7), 0), None);
+        assert_eq!(orders(between(0, 7), 1), Some((true, 1, false, true)));
+        assert_eq!(orders(between(0, 7), -1), Some((false, 1, true, true)));
+        assert_eq!(orders(between(-8, -1), 1), Some((true, 1, true, true)));
+        assert_eq!(orders(between(-8, 7), -3), Some((false, 3, false, true)));
+        assert_eq!(orders(between(-8, 7), i64::MIN), None);
+    }
+
+    /// 0 to 2^63 goes up in unsigned order, 2^63 to 0 in signed order: together they make a circle.
+    #[test]
+    fn laps_of_different_orders_do_not_make_a_measure() {
+        let unsigned = Progress { up: true, step: 1, unsigned: true, signed: false };
+        let signed = Progress { up: true, step: 1, unsigned: false, signed: true };
+        assert_eq!(unsigned.with(signed), None);
+        assert_eq!(unsigned.with(Progress { up: false, ..unsigned }), None);
+        assert_eq!(unsigned.with(Progress { step: 4, ..unsigned }), Some(unsigned));
+    }
+
+    #[test]
+    fn laps_are_bounded_in_an_order_that_holds() {
+        let both = Progress { up: true, step: 1, unsigned: true, signed: true };
+        assert_eq!(both.laps(between(0, 1023)), 1023);
+        assert_eq!(Progress { step: 4, ..both }.laps(between(0, 1023)), 255);
+        assert_eq!(both.laps(between(-8, 7)), 15);
+        assert_eq!(Progress { signed: false, ..both }.laps(between(-8, 7)), u64::MAX);
+    }
+}
