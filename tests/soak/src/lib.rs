@@ -8,6 +8,7 @@
 pub mod belief;
 pub mod code;
 pub mod generate;
+pub mod kernel;
 pub mod mutate;
 pub mod oracle;
 pub mod random;

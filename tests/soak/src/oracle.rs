@@ -60,6 +60,7 @@ pub struct Oracle {
     verifier: Verifier,
     ctx_bytes: u32,
     helpers: Vec<u32>,
+    runs: u32,
 }
 
 impl Oracle {
@@ -69,7 +70,13 @@ impl Oracle {
             verifier: Verifier::new(Arc::new(env)),
             ctx_bytes: shape.ctx_bytes,
             helpers: shape.helpers.clone(),
+            runs: RUNS,
         }
+    }
+
+    /// Runs each accepted program that often.
+    pub fn runs(self, runs: u32) -> Oracle {
+        Oracle { runs, ..self }
     }
 
     /// Verifies a program and, if it is accepted, holds runs of it against what was proved. `tally` counts it.
@@ -94,7 +101,7 @@ impl Oracle {
             }
         };
         tally.accepted += 1;
-        for _ in 0..RUNS {
+        for _ in 0..self.runs {
             tally.steps += self.run(&verified, &invariants, r).map_err(violation)?;
         }
         Ok(Some(verified))

@@ -144,9 +144,9 @@ impl Generator<'_> {
     fn loop_shape(&mut self, out: u32) -> Shape {
         let times = match self.r.below(10_000) {
             n if n < self.shape.long_loops => self.r.pick(&[10_000, 100_000, 1_000_000]),
-            0..=1499 => 10 + self.r.below(60) as i32,
-            1500..=1599 => 1000,
-            _ => 2 + self.r.below(7) as i32,
+            0..=1499 => (10 + self.r.below(60) as i32).min(self.shape.rounds),
+            1500..=1599 => self.shape.rounds,
+            _ => (2 + self.r.below(7) as i32).min(self.shape.rounds),
         };
         let clamp = self.variable().filter(|n| (6..10).contains(n));
         match (self.r.below(10), clamp) {

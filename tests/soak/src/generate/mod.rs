@@ -38,6 +38,8 @@ pub struct Shape {
     pub slack: u64,
     /// Of ten thousand loops, how many go round 10000 times and more.
     pub long_loops: u64,
+    /// Rounds of all other loops, at most; a few go to 1000.
+    pub rounds: i32,
     /// Statements of the entry function, about.
     pub statements: u64,
 }
@@ -55,6 +57,7 @@ impl Shape {
             stale_values: true,
             slack: 8,
             long_loops: 10,
+            rounds: 1000,
             statements: 18,
         }
     }
