@@ -55,7 +55,7 @@ impl Outcome {
 }
 
 /// Of a hundred programs, how many are mutants.
-const MUTANTS: u64 = 40;
+const MUTANTS: u64 = 50;
 /// Budget of the verifier, in visited instructions, for most programs: a few long ones would take most of the time.
 const SHORT_BUDGET: u64 = 8_000;
 /// Most instructions that a run of the others may execute: each is checked.

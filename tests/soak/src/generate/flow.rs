@@ -1,9 +1,9 @@
 //! Branches and loops.
 
-use super::{Generator, reg};
-use crate::belief::{Beliefs, Kind, SLOTS, Slot};
+use super::{GLOBAL, Generator, TABLE, reg};
+use crate::belief::{Beliefs, Home, Kind, Ptr, SLOTS, Slot};
 use crate::code::Item;
-use ringfence_translator::isa::{AluOp, Cond, Insn, Operand, Pc, Reg, Size, Width};
+use ringfence_translator::isa::{AluOp, Cond, Imm64, Insn, MapIdx, Operand, Pc, Reg, Size, Width};
 
 const CONDS: [Cond; 11] = [
     Cond::Eq,
@@ -36,6 +36,22 @@ enum Shape {
     Down(i32),
     /// From 0 to a number from outside, at most so many.
     Clamped(usize, i32),
+}
+
+impl Shape {
+    /// No counter is more than this in the body.
+    fn most(self) -> i32 {
+        match self {
+            Shape::Up(n, _) | Shape::Down(n) | Shape::Clamped(_, n) => n,
+        }
+    }
+}
+
+/// A pointer that moves on by so many bytes with each round.
+#[derive(Clone, Copy)]
+struct Walker {
+    reg: usize,
+    step: i32,
 }
 
 impl Generator<'_> {
@@ -103,6 +119,7 @@ impl Generator<'_> {
         let shape = self.loop_shape(out);
         self.start_counter(counter, shape);
         self.pin(counter, shape);
+        let walker = self.walker(shape);
         self.weaken();
         let head = self.label();
         self.frame.items.push(Item::Label(head));
@@ -116,14 +133,20 @@ impl Generator<'_> {
             self.emit(Insn::JumpIf { width: Width::W64, cond: Cond::Ge, dst, src, target });
         }
         self.frame.loops.push((out, next));
-        let statements = if self.is_long(shape) { 1 } else { 1 + self.r.below(4) };
+        let statements = if shape.most() >= 1000 { 1 } else { 1 + self.r.below(4) };
         for _ in 0..statements {
             self.statement();
         }
         self.frame.loops.pop();
         self.place(next);
         self.repair(&at_head);
+        if let Some(w) = walker {
+            self.add(w.reg, w.step);
+        }
         self.go_round(counter, shape, head);
+        if let Some(w) = walker {
+            self.set(w.reg, Kind::Unset);
+        }
         (self.frame.pinned, self.frame.pinned_slots) = before;
         self.place(out);
     }
@@ -171,18 +194,15 @@ impl Generator<'_> {
         }
     }
 
-    fn is_long(&self, shape: Shape) -> bool {
-        matches!(shape, Shape::Up(n, _) | Shape::Down(n) | Shape::Clamped(_, n) if n >= 1000)
-    }
-
     fn start_counter(&mut self, counter: Counter, shape: Shape) {
         let from = if let Shape::Down(n) = shape { n } else { 0 };
+        let counts = Kind::Number(shape.most() as u64);
         match counter {
-            Counter::Reg(n) => self.mov(n, Operand::Imm(from), Kind::NUMBER),
+            Counter::Reg(n) => self.mov(n, Operand::Imm(from), counts),
             Counter::Slot(s, _) => {
                 let (off, src) = (-8 * (s as i16 + 1), Operand::Imm(from));
                 self.emit(Insn::Store { size: Size::Dw, base: Reg::FP, off, src });
-                self.set_slot(s, Slot::NUMBER);
+                self.set_slot(s, Slot { init: 0xff, whole: counts });
             }
         }
     }
@@ -203,6 +223,35 @@ impl Generator<'_> {
         if (self.frame.pinned | pointers | scratch).count_ones() < 5 {
             self.frame.pinned |= pointers;
         }
+    }
+
+    /// A pointer to walk with, where there is room for a step in each round.
+    fn walker(&mut self, shape: Shape) -> Option<Walker> {
+        if self.r.chance(60) {
+            return None;
+        }
+        let reg = (6..10).find(|&n| !self.is_pinned(n) && !matches!(self.kind(n), Kind::Pointer(_)))?;
+        let map = self.r.pick(&[GLOBAL, TABLE]);
+        let from =
+            self.find(|k| matches!(k, Kind::Pointer(p) if matches!(p.home, Home::Map(_) | Home::Lent(_))));
+        let ptr = match from.map(|n| (n, self.kind(n))) {
+            Some((n, Kind::Pointer(p))) => {
+                self.mov(reg, Operand::Reg(super::reg(n)), Kind::Pointer(p));
+                p
+            }
+            _ => {
+                let imm = Imm64::MapValue { map: MapIdx(map), offset: 0 };
+                self.emit(Insn::LoadImm64 { dst: super::reg(reg), imm });
+                Ptr::at(Home::Data(map), 0)
+            }
+        };
+        let room = self.room(ptr.home).1 - ptr.hi;
+        let step = (room / (shape.most() + 1)).min(8) + self.slip();
+        let align = if step % 8 == 0 { 8 } else { 1 << step.trailing_zeros() };
+        let hi = ptr.hi + step * shape.most();
+        self.set(reg, Kind::Pointer(Ptr { hi, align: ptr.align.min(align), ..ptr }));
+        self.frame.pinned |= 1 << reg;
+        (step > 0).then_some(Walker { reg, step })
     }
 
     /// Before a loop's head: what need not hold in later rounds is no longer believed.
@@ -242,7 +291,7 @@ impl Generator<'_> {
     }
 
     fn count(&mut self, n: usize, op: AluOp, imm: i32) {
-        let width = Width::W64;
+        let width = if self.r.chance(75) { Width::W64 } else { Width::W32 };
         self.emit(Insn::Alu { width, op, dst: reg(n), src: Operand::Imm(imm) });
     }
 

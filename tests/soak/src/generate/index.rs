@@ -10,11 +10,14 @@ impl Generator<'_> {
     /// Bounds a number, adds it to a pointer, and goes there.
     pub(super) fn indexed(&mut self) {
         let (Some(src), i, p) = (self.number(), self.target(), self.target()) else { return self.load() };
-        if i == p {
+        if i == p || src == p {
             return;
         }
         let size = self.r.pick(&SIZES);
         let Some((base, ptr)) = self.indexable(p) else { return };
+        if base == i {
+            return;
+        }
         let (_, end) = self.room(ptr.home);
         let last = end - size.bytes() as i32 - ptr.hi;
         if last < 0 {
@@ -106,6 +109,13 @@ impl Generator<'_> {
 
     /// Bounds `i` to at most `last` in one of the usual ways; `skip` is where failing guards go. Its new maximum.
     fn bound(&mut self, i: usize, last: u64, skip: u32) -> u64 {
+        // What is small enough already needs no bound, if that can be proved.
+        if let Kind::Number(m) = self.kind(i)
+            && m <= last
+            && self.r.chance(70)
+        {
+            return m;
+        }
         let below_power = (last + 1).next_power_of_two() / if (last + 1).is_power_of_two() { 1 } else { 2 };
         let most = match self.r.below(12) {
             0 | 1 => self.masked(i, below_power - 1),
@@ -190,7 +200,7 @@ impl Generator<'_> {
     /// A copy, perhaps at a distance, is compared; the original is used.
     fn linked_copy(&mut self, i: usize, last: u64, skip: u32) -> u64 {
         let copy = self.target();
-        if copy == i {
+        if copy == i || !matches!(self.kind(copy), Kind::Number(_) | Kind::Unset) {
             self.guard(Width::W64, Cond::Gt, i, last as i32, skip);
             return last;
         }

@@ -186,7 +186,8 @@ impl Generator<'_> {
 
     /// An atomic operation, if there is a number to be had at that place.
     pub(super) fn atomic_at(&mut self, p: Place) {
-        let aligned = i32::from(p.ptr.align) >= p.size.bytes() as i32
+        let aligned = p.size >= Size::W
+            && i32::from(p.ptr.align) >= p.size.bytes() as i32
             && (p.off + p.ptr.lo).rem_euclid(p.size.bytes() as i32) == 0;
         let allowed = match p.ptr.home {
             Home::Ctx => self.shape.ctx_atomics,
