@@ -6,7 +6,7 @@ use super::explain::{Duty, refuse_reg};
 use super::rejection::RejectKind as K;
 use super::state::State;
 use super::transfer::{Flow, assume, within};
-use super::value::{Ptr, Value};
+use super::value::{Num, Ptr, Value};
 use crate::isa::{Cond, Operand, Pc, Reg, Width};
 
 impl Machine<'_> {
@@ -24,7 +24,11 @@ impl Machine<'_> {
     ) -> Duty<Flow> {
         let (taken, fall) = match (self.read(state, dst)?, src.1) {
             (Value::Num(a), Value::Num(b)) => {
-                let sides = |truth| assume(a.s, b.s, cond, truth, width);
+                let known = linked_outcome(a, b, src.0 == Operand::Reg(dst), cond, width);
+                let sides = |truth| match known {
+                    Some(outcome) if outcome != truth => None,
+                    _ => assume(a.s, b.s, cond, truth, width),
+                };
                 split(state, dst, src.0, sides(true), sides(false))
             }
             (a, b) => self.pointer_branch(state, width, cond, (dst, a), (src.0, b))?,
@@ -84,6 +88,36 @@ impl Machine<'_> {
         state.settle_null(p.id, cond == Cond::Ne);
         (Some(taken), true)
     }
+}
+
+/// What a comparison of two numbers must give because they are one register, or at a known distance of each other.
+fn linked_outcome(a: Num, b: Num, same: bool, cond: Cond, width: Width) -> Option<bool> {
+    if !same && (a.id == 0 || a.id != b.id) {
+        return None;
+    }
+    let apart = if same { 0 } else { a.delta.wrapping_sub(b.delta) };
+    let equal = if width == Width::W64 { apart == 0 } else { apart as i32 == 0 };
+    match cond {
+        Cond::Eq => return Some(equal),
+        Cond::Ne => return Some(!equal),
+        Cond::Set => return None,
+        _ if equal => return Some(matches!(cond, Cond::Le | Cond::Ge | Cond::SLe | Cond::SGe)),
+        // Halves may wrap where the whole does not.
+        _ if width == Width::W32 => return None,
+        _ => {}
+    }
+    // `a` is `b + apart`, unless that wraps.
+    let signed = matches!(cond, Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe);
+    let (lo, hi, limits) = if signed {
+        (b.s.smin().into(), b.s.smax().into(), (i64::MIN.into(), i64::MAX.into()))
+    } else {
+        (i128::from(b.s.umin()), i128::from(b.s.umax()), (0, i128::from(u64::MAX)))
+    };
+    if lo + i128::from(apart) < limits.0 || hi + i128::from(apart) > limits.1 {
+        return None;
+    }
+    let greater = matches!(cond, Cond::Gt | Cond::Ge | Cond::SGt | Cond::SGe);
+    Some(greater == (apart > 0))
 }
 
 /// Unsigned order of addresses is signed order of offsets: addresses near an object do not wrap.

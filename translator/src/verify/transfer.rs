@@ -186,6 +186,12 @@ impl Machine<'_> {
                 let out = Num::new(x.s.alu(op, y.s, width), x.label.max(y.label));
                 match moved_by(width, op, x.s, y.s) {
                     _ if zeroed => Value::constant(0),
+                    // Two numbers at a known distance.
+                    _ if op == AluOp::Sub && x.id != 0 && x.id == y.id => {
+                        let apart = Scalar::constant(x.delta.wrapping_sub(y.delta) as u64);
+                        let s = if width == Width::W32 { apart.zero_extend(32) } else { apart };
+                        Value::num(s, RankLabel::Uniform)
+                    }
                     // Still linked, at a distance.
                     Some(k) if x.id != 0 && out.s.as_const().is_none() => {
                         Value::Num(Num { id: x.id, delta: x.delta.wrapping_add(k), ..out })

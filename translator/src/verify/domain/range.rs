@@ -80,13 +80,20 @@ impl Range {
         }
     }
 
-    /// Tightens by the known bits.
+    /// Tightens by the known bits: each bound moves to the nearest number that has them. Empty if there is none.
     pub(crate) fn learn_tnum(&mut self, t: Tnum, w: u32) {
-        let sign = 1u64 << (w - 1);
-        self.umin = self.umin.max(t.value);
-        self.umax = self.umax.min(t.possible());
-        self.smin = self.smin.max(sext(t.value | (t.mask & sign), w));
-        self.smax = self.smax.min(sext(t.value | (t.mask & !sign), w));
+        let (m, sign) = (ones(w), 1u64 << (w - 1));
+        // In signed order, numbers with the sign bit turned over are in unsigned order.
+        let (order, flipped) = (|s: i64| (s as u64 & m) ^ sign, t.flip(sign));
+        let signed = |x: u64| sext(x ^ sign, w);
+        let unsigned = t.at_least(self.umin).zip(t.at_most(self.umax, w));
+        let bounds = flipped.at_least(order(self.smin)).zip(flipped.at_most(order(self.smax), w));
+        match (unsigned, bounds) {
+            (Some((umin, umax)), Some((smin, smax))) => {
+                *self = Range { umin, umax, smin: signed(smin), smax: signed(smax) };
+            }
+            _ => (self.umin, self.umax) = (1, 0),
+        }
     }
 
     /// Lets the signed and the unsigned bounds tighten each other.

@@ -122,15 +122,31 @@ impl Core {
             AluOp::Add => core(x.t.add(y.t, w), x.r.add(y.r, w)),
             AluOp::Sub => core(x.t.sub(y.t, w), x.r.sub(y.r, w)),
             AluOp::Mul => core(x.t.mul(y.t, w), x.r.mul(y.r, w)),
-            AluOp::Div => core(unknown, x.r.div(y.r, w)),
+            AluOp::Div => core(x.div_bits(y, w), x.r.div(y.r, w)),
             AluOp::SDiv => core(unknown, x.r.sdiv(y.r, w)),
             AluOp::Mod => core(x.mod_bits(y, w), x.r.modulo(y.r, w)),
             AluOp::SMod => core(unknown, x.r.smod(y.r, w)),
             AluOp::And => core(x.t.and(y.t), Range { umax: x.r.umax.min(y.r.umax), ..full }),
-            AluOp::Or => core(x.t.or(y.t), Range { umin: x.r.umin.max(y.r.umin), ..full }),
-            AluOp::Xor => core(x.t.xor(y.t), full),
+            // Neither makes a number larger than the sum.
+            AluOp::Or => {
+                core(x.t.or(y.t), Range { umin: x.r.umin.max(y.r.umin), umax: x.sum_limit(y, w), ..full })
+            }
+            AluOp::Xor => core(x.t.xor(y.t), Range { umax: x.sum_limit(y, w), ..full }),
             AluOp::Lsh | AluOp::Rsh | AluOp::Arsh => x.shift(op, y, w),
             AluOp::Mov => y,
+        }
+    }
+
+    fn sum_limit(self, b: Core, w: u32) -> u64 {
+        self.r.umax.saturating_add(b.r.umax).min(ones(w))
+    }
+
+    /// `x / 2^k` is `x >> k`, bit for bit; by zero it is 0.
+    fn div_bits(self, b: Core, w: u32) -> Tnum {
+        match b.t.is_const().then_some(b.t.value) {
+            Some(0) => Tnum::constant(0),
+            Some(n) if n.is_power_of_two() => self.t.rsh(n.trailing_zeros()),
+            _ => Tnum::unknown(w),
         }
     }
 
@@ -187,7 +203,7 @@ impl Core {
         a.sync(w) && b.sync(w)
     }
 
-    /// One candidate left: that bit is set in both.
+    /// One candidate left: that bit is set in both. Of several, both are at least the lowest.
     fn assume_common_bit(a: &mut Core, b: &mut Core, w: u32) -> bool {
         let candidates = a.t.possible() & b.t.possible();
         if candidates == 0 {
@@ -198,6 +214,8 @@ impl Core {
                 c.t = Tnum { value: c.t.value | candidates, mask: c.t.mask & !candidates };
             }
         }
+        let lowest = candidates & candidates.wrapping_neg();
+        (a.r.umin, b.r.umin) = (a.r.umin.max(lowest), b.r.umin.max(lowest));
         a.sync(w) && b.sync(w)
     }
 

@@ -46,6 +46,44 @@ impl Tnum {
         x & !self.mask == self.value
     }
 
+    /// The smallest number of the set that is not below `x`; `None` if all are.
+    pub(crate) const fn at_least(self, x: u64) -> Option<u64> {
+        let wrong = (x & !self.mask) ^ self.value;
+        if wrong == 0 {
+            return Some(x);
+        }
+        // Above the highest bit that must change, `x` may stay as it is.
+        let bit = 63 - wrong.leading_zeros();
+        let kept = if self.value >> bit & 1 != 0 {
+            x >> bit | 1
+        } else {
+            // It must become 0: a free bit above it goes from 0 to 1, the lowest that can.
+            let free = self.mask & !x & !ones(bit);
+            if free == 0 {
+                return None;
+            }
+            let up = free.trailing_zeros();
+            let low = ones(up) & self.value;
+            return Some((x >> up | 1) << up | low);
+        };
+        Some(kept << bit | ones(bit) & self.value)
+    }
+
+    /// The largest number of the set, one of `w` bits, that is not above `x`; `None` if all are.
+    pub(crate) const fn at_most(self, x: u64, w: u32) -> Option<u64> {
+        // The mirror image: of the complements, the smallest that is not below.
+        let mirror = Tnum { value: !self.possible() & ones(w), mask: self.mask };
+        match mirror.at_least(!x & ones(w)) {
+            Some(y) => Some(!y & ones(w)),
+            None => None,
+        }
+    }
+
+    /// The set with that bit turned over in every number.
+    pub(crate) const fn flip(self, bit: u64) -> Tnum {
+        Tnum { value: (self.value ^ bit) & !self.mask, mask: self.mask }
+    }
+
     /// Is every number of `self` in `other`?
     pub(crate) const fn is_subset(self, other: Tnum) -> bool {
         self.mask & !other.mask == 0 && self.value & !other.mask == other.value
@@ -150,5 +188,31 @@ impl Tnum {
     /// Are the low bits known to make a multiple of `n`, a power of two?
     pub(crate) const fn is_aligned(self, n: u64) -> bool {
         self.possible() & (n - 1) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At 5 bits, all sets and all limits: the answer is the member nearest to the limit.
+    #[test]
+    fn the_nearest_member_is_found() {
+        let w = 5;
+        let sets = (0..=ones(w)).flat_map(|mask| (0..=ones(w)).map(move |value| Tnum { value, mask }));
+        for t in sets.filter(|t| t.value & t.mask == 0) {
+            let members: Vec<u64> = (0..=ones(w)).filter(|x| t.contains(*x)).collect();
+            for x in 0..=ones(w) {
+                assert_eq!(t.at_least(x), members.iter().copied().find(|m| *m >= x), "{t:?} {x}");
+                assert_eq!(t.at_most(x, w), members.iter().copied().rfind(|m| *m <= x), "{t:?} {x}");
+                let flipped = t.flip(16);
+                assert!(members.iter().all(|m| flipped.contains(m ^ 16)), "{t:?}");
+            }
+        }
+        let t = Tnum { value: 1 << 63, mask: 0xff0 };
+        assert_eq!(t.at_least(1), Some(1 << 63));
+        assert_eq!(t.at_most(u64::MAX, 64), Some(1 << 63 | 0xff0));
+        assert_eq!(t.at_least(1 << 63 | 0xff1), None);
+        assert_eq!(Tnum::unknown(64).at_least(u64::MAX), Some(u64::MAX));
     }
 }
