@@ -7,7 +7,7 @@
 //! | bounds (`ranges`) | 4 bits | all pairs of the 1368 tight elements, all operations, against all numbers |
 //! | | 5 bits | a seeded part of the 18768² pairs |
 //! | tightening | 4 bits, halves of 2 | a seeded part of all 81 tnums x 18496 x 100 bounds: nothing lost, nothing added |
-//! | numbers (`exhaustive`) | 4 bits, halves of 2 | all 11144 tight elements (tnum x bounds x bounds of the half): inclusion on all pairs; operations, conditions and joins on a seeded part of the pairs, one in [`step`]; conversions on all |
+//! | numbers (`exhaustive`) | 4 bits, halves of 2 | all 9652 tight elements (tnum x bounds x bounds of the half): inclusion on all pairs; operations, conditions and joins on a seeded part of the pairs, one in [`step`]; conversions on all |
 //! | numbers (`random`) | 6 bits, halves of 3; shifts: 8, 4 | random elements against all numbers |
 //! | | 64 bits | random elements near the borders where verifiers have failed, against their members |
 //! | precision (`precision`) | 4 bits, halves of 2 | how many numbers the results hold, as a committed table |
