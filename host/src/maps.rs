@@ -131,7 +131,8 @@ impl Map {
         let values = SharedBytes::new(memory).ok_or_else(|| limit(&"misaligned"))?;
         let body = match decl.kind {
             MapKind::Hash => Body::Hash(HashIndex::new(decl.key_size, decl.max_entries)),
-            MapKind::Array | MapKind::Global => Body::Array,
+            // `check` has refused what has no body yet.
+            _ => Body::Array,
         };
         let map = Map { decl: decl.clone(), layout, values, body };
         map.put(0, |i| word_at(&decl.init, i), decl.init.len());
@@ -292,7 +293,7 @@ impl Map {
 fn memory_bytes(decl: &MapDecl, layout: MapLayout) -> u64 {
     let index = match decl.kind {
         MapKind::Hash => HashIndex::bytes(decl.key_size, decl.max_entries),
-        MapKind::Array | MapKind::Global => 0,
+        _ => 0,
     };
     u64::from(layout.pages) * 65536 + index
 }
@@ -308,15 +309,14 @@ fn patiently(mut f: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
 }
 
 fn shape(decl: &MapDecl) -> String {
-    let kind = match decl.kind {
-        MapKind::Hash => "hash",
-        MapKind::Array => "array",
-        MapKind::Global => "global",
-    };
+    let kind = decl.kind.name();
     let (k, v, n) = (decl.key_size, decl.value_size, decl.max_entries);
     let mut text = format!("{kind}(key {k}, value {v}, {n} entries");
     if decl.flags != 0 {
         text += &format!(", flags {:#x}", decl.flags);
+    }
+    if let Some(at) = decl.spin_lock {
+        text += &format!(", lock at {at}");
     }
     text += if decl.read_only { ", read-only)" } else { ")" };
     text
@@ -325,6 +325,9 @@ fn shape(decl: &MapDecl) -> String {
 /// Sizes that the host can serve.
 fn check(decl: &MapDecl) -> Result<MapLayout> {
     let bad = |why: &str| Error::new(ErrorKind::BadMap, format!("map {}: {why}: {}", decl.name, shape(decl)));
+    if !matches!(decl.kind, MapKind::Array | MapKind::Hash | MapKind::Global) {
+        return Err(bad("this host has no maps of that kind yet"));
+    }
     if decl.key_size == 0 || decl.key_size > MAX_KEY_BYTES {
         return Err(bad("keys must have 1 to 512 bytes"));
     }

@@ -248,8 +248,11 @@ fn content_hash(hook: Hook, code: &Code) -> ContentHash {
     for m in code.maps() {
         part(m.name.as_bytes());
         part(
-            format!("{:?}", (m.kind, m.key_size, m.value_size, m.max_entries, m.flags, m.read_only))
-                .as_bytes(),
+            format!(
+                "{:?}",
+                (m.kind, m.key_size, m.value_size, m.max_entries, m.flags, m.read_only, m.spin_lock)
+            )
+            .as_bytes(),
         );
         part(&m.init);
     }

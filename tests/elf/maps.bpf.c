@@ -32,11 +32,11 @@ static struct {
 } hidden SEC(".maps");
 
 struct {
-	__uint(type, 9);
+	__uint(type, 11);
 	__uint(max_entries, 16);
 	__type(key, u32);
 	__type(value, u64);
-} lru SEC(".maps");
+} lpm SEC(".maps");
 
 struct {
 	__uint(type, 2);
@@ -90,7 +90,7 @@ SEC("tuner") u64 one(void *ctx)
 		u64 index = 0;                                                                             \
 		return map_lookup(&map, &index) != 0;                                                      \
 	}
-USES(lru)
+USES(lpm)
 USES(wide_key)
 USES(huge)
 USES(torn)

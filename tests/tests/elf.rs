@@ -34,7 +34,17 @@ fn place(error: &Error) -> String {
 fn decl(name: &str, kind: MapKind, sizes: [u32; 3], flags: u32) -> MapDecl {
     let [key_size, value_size, max_entries] = sizes;
     let read_only = flags & 1 << 7 != 0;
-    MapDecl { name: name.into(), kind, key_size, value_size, max_entries, flags, read_only, init: vec![] }
+    MapDecl {
+        name: name.into(),
+        kind,
+        key_size,
+        value_size,
+        max_entries,
+        flags,
+        read_only,
+        init: vec![],
+        spin_lock: None,
+    }
 }
 
 fn global(name: &str, read_only: bool, init: Vec<u8>) -> MapDecl {
@@ -90,7 +100,7 @@ fn programs_are_the_global_functions_outside_text() {
     assert_eq!((plain.license(), plain.has_btf()), (None, false));
     let error = refusal(&maps, "nobody");
     assert_eq!((error.stage(), error.kind()), (Stage::Link, ErrorKind::NotFound));
-    assert!(error.message().contains("two, one, uses_lru"), "{error}");
+    assert!(error.message().contains("two, one, uses_lpm"), "{error}");
 }
 
 #[test]
@@ -113,10 +123,10 @@ fn bad_maps_are_refused_where_they_are_used() {
     let names: Vec<_> = object.maps().map(|m| m.map_or_else(place, |m| m.name.clone())).collect();
     assert_eq!(
         names,
-        ["hidden", "by_type", "by_size", "map lru", "map wide_key", "map huge", "map torn", "map winged"]
+        ["hidden", "by_type", "by_size", "map lpm", "map wide_key", "map huge", "map torn", "map winged"]
     );
     for (map, kind, word) in [
-        ("lru", ErrorKind::Unsupported, "lru_hash (9)"),
+        ("lpm", ErrorKind::Unsupported, "lpm_trie (11)"),
         ("wide_key", ErrorKind::BadMap, "keys of 8 bytes"),
         ("huge", ErrorKind::TooLarge, "4 GiB"),
         ("torn", ErrorKind::BadMap, "key_size says 8"),
@@ -139,8 +149,39 @@ fn legacy_maps_of_both_sizes() {
     assert_eq!(entry.maps(), [table, decl("counts", MapKind::Array, [4, 16, 32], 0)]);
     let loads: Vec<Imm64> = loads(&entry).into_iter().map(|(_, imm)| imm).collect();
     assert_eq!(loads, [map(0), map(1)]);
-    let error = refusal(&object, "uses_ring");
-    assert_eq!((error.kind(), place(&error)), (ErrorKind::Unsupported, "map ring".to_owned()));
+    assert_eq!(program(&object, "uses_ring").maps(), [decl("ring", MapKind::RingBuf, [0, 0, 4096], 0)]);
+}
+
+#[test]
+fn maps_of_every_kind_have_their_shapes() {
+    let object = object("kinds");
+    for (name, kind, sizes) in [
+        ("lru", MapKind::LruHash, [4, 8, 4]),
+        ("percpu", MapKind::PercpuArray, [4, 8, 4]),
+        ("percpu_h", MapKind::PercpuHash, [4, 8, 4]),
+        // As libbpf, the size of a ring buffer is rounded up to a power of two of pages.
+        ("ring", MapKind::RingBuf, [0, 0, 8192]),
+        ("jumps", MapKind::ProgArray, [4, 4, 8]),
+    ] {
+        assert_eq!(program(&object, &format!("uses_{name}")).maps(), [decl(name, kind, sizes, 0)]);
+    }
+    let error = refusal(&object, "uses_valued");
+    assert_eq!((error.kind(), place(&error)), (ErrorKind::BadMap, "map valued".to_owned()));
+}
+
+/// BTF tells where a value has its spin lock: inside structs and arrays of one, not in unions, and never twice.
+#[test]
+fn spin_locks_are_found_in_values() {
+    let object = object("kinds");
+    let lock = |name: &str| program(&object, &format!("uses_{name}")).maps()[0].spin_lock;
+    assert_eq!((lock("locked"), lock("deep"), lock("free_union")), (Some(4), Some(28), None));
+    let guard = program(&object, "uses_guard");
+    assert_eq!((guard.maps()[0].name.as_str(), guard.maps()[0].spin_lock), (".data.guard", Some(0)));
+    for (name, words) in [("two_locks", "several bpf_spin_locks"), ("lru_locked", "a map of kind lru_hash")] {
+        let error = refusal(&object, &format!("uses_{name}"));
+        assert_eq!((error.stage(), error.kind()), (Stage::Map, ErrorKind::BadMap));
+        assert!(error.message().contains(words), "{error}");
+    }
 }
 
 #[test]

@@ -68,6 +68,7 @@ fn maps() -> Vec<MapDecl> {
         flags: 0,
         read_only: false,
         init: Vec::new(),
+        spin_lock: None,
     }]
 }
 

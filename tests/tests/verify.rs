@@ -4,9 +4,10 @@
 //!
 //! ```text
 //! case NAME
-//! env generic BYTES | fields [any]       (the default is `generic 64`; `fields` is described at `fields_env`)
+//! env generic BYTES | kernel BYTES | fields [any]
+//!     (the default is `generic 64`; `kernel` offers every helper that is known; `fields` is described at `fields_env`)
 //! budget N                               (optional)
-//! map NAME hash|array|global KEY VALUE ENTRIES [ro] [= HEX]    (any number; HEX is global data)
+//! map NAME KIND KEY VALUE ENTRIES [ro] [lock AT] [= HEX]    (any number; KIND as in `MapKind::name`; HEX is global data)
 //! code
 //!   assembler text
 //! expect accepted | expect reject KIND @ PC
@@ -64,14 +65,21 @@ fn fields_env(ret: ReturnRule) -> Env {
     Env { hook: "fields", ctx: CtxLayout::Fields { size: 64, fields }, ret, ..Env::generic(0) }
 }
 
+const KINDS: [MapKind; 8] = [
+    MapKind::Hash,
+    MapKind::Array,
+    MapKind::LruHash,
+    MapKind::PercpuArray,
+    MapKind::PercpuHash,
+    MapKind::RingBuf,
+    MapKind::ProgArray,
+    MapKind::Global,
+];
+
 fn parse_map(words: &[&str]) -> MapDecl {
     let number = |i: usize| words[i].parse::<u32>().unwrap_or_else(|_| panic!("map {words:?}"));
-    let kind = match words[1] {
-        "hash" => MapKind::Hash,
-        "array" => MapKind::Array,
-        "global" => MapKind::Global,
-        other => panic!("map kind {other}"),
-    };
+    let kind =
+        KINDS.into_iter().find(|k| k.name() == words[1]).unwrap_or_else(|| panic!("map kind {}", words[1]));
     let (key_size, value_size, max_entries) = (number(2), number(3), number(4));
     let hex = words.iter().position(|w| *w == "=").map_or(String::new(), |i| words[i + 1..].concat());
     let mut init: Vec<u8> =
@@ -80,7 +88,18 @@ fn parse_map(words: &[&str]) -> MapDecl {
         init.resize(value_size as usize, 0);
     }
     let read_only = words.contains(&"ro");
-    MapDecl { name: words[0].into(), kind, key_size, value_size, max_entries, flags: 0, read_only, init }
+    let spin_lock = words.iter().position(|w| *w == "lock").map(|i| number(i + 1));
+    MapDecl {
+        name: words[0].into(),
+        kind,
+        key_size,
+        value_size,
+        max_entries,
+        flags: 0,
+        read_only,
+        init,
+        spin_lock,
+    }
 }
 
 fn parse_expect(words: &[&str]) -> Expect {
@@ -124,6 +143,10 @@ fn parse(file: &Path) -> Vec<Case> {
                 match words {
                     ["code"] => in_code = true,
                     ["env", "generic", n] => c.env = Env::generic(n.parse().expect("bytes")),
+                    ["env", "kernel", n] => {
+                        let env = Env::generic(n.parse().expect("bytes"));
+                        c.env = Env { helpers: Env::kernel_like_helpers(), ..env };
+                    }
                     ["env", "fields"] => c.env = fields_env(ReturnRule::Scalar),
                     ["env", "fields", "any"] => c.env = fields_env(ReturnRule::Any),
                     ["budget", n] => c.env.insn_budget = n.parse().expect("instructions"),

@@ -2,22 +2,26 @@
 //! access against the regions of its [`Memory`], and uses the addresses of translated modules ([`crate::wasm::layout`]),
 //! so that what it computes can be compared with what Wasm computes.
 
+mod laps;
 mod maps;
 mod memory;
+mod ring;
 
 use crate::isa::semantics::{alu, atomic, compare, endian, neg, operand, sign_extend};
 use crate::isa::{AtomicOp, Imm64, Insn, MapIdx, Pc, Reg, Size, Width};
 use crate::limits::{MAX_FRAMES, STACK_BYTES};
 use crate::program::Program;
+use crate::verify::helpers;
 use crate::wasm::layout::{CTX_PTR, MAP_OBJECT_TAG, MAP_TAG, PRIVATE_TAG, STACK_TOP};
 pub use maps::MapMemory;
 pub use memory::Memory;
+pub(crate) use memory::key_address;
 use std::fmt;
 
 /// Registers r0 to r10.
 pub type Regs = [u64; Reg::COUNT];
 
-/// A helper other than the map helpers 1 to 3: number and r1 to r5 in, r0 out; `None` for a number that it does not know.
+/// A helper that is not built in (those are 1 to 3 and 12, the spin locks, ring buffers and callbacks): number and r1 to r5 in, r0 out; `None` for a number that it does not know.
 pub type HelperFn<'a> = dyn FnMut(u32, [u64; 5], &mut Memory) -> Option<u64> + 'a;
 
 /// Why a run ended without `exit`.
@@ -48,6 +52,14 @@ pub enum FaultKind {
     UnknownHelper(u32),
     /// r1 of a map helper is no map object.
     NotMap(u64),
+    /// r2 of a helper that calls back is no function.
+    NotFunction(u64),
+    /// There is no spin lock at that address, or it is held already, or not held.
+    BadLock(u64),
+    /// There is no ring-buffer record at that address, or it was given back.
+    BadRecord(u64),
+    /// A spin lock or a ring-buffer record is still held at the end.
+    Held,
 }
 
 /// A fault and the instruction that met it.
@@ -73,6 +85,10 @@ impl fmt::Display for Fault {
             FaultKind::CallDepth => write!(f, "more than {MAX_FRAMES} frames"),
             FaultKind::UnknownHelper(id) => write!(f, "there is no helper {id}"),
             FaultKind::NotMap(value) => write!(f, "r1 is {value:#x}, which is no map object"),
+            FaultKind::NotFunction(value) => write!(f, "r2 is {value:#x}, which is no function"),
+            FaultKind::BadLock(addr) => write!(f, "the spin lock at {addr:#x} cannot be taken or given back"),
+            FaultKind::BadRecord(addr) => write!(f, "no record is held at {addr:#x}"),
+            FaultKind::Held => f.write_str("a spin lock or a record is still held at the end"),
         }
     }
 }
@@ -99,9 +115,12 @@ struct Machine {
 /// An active function.
 struct Frame {
     end: Pc,
-    /// Where the caller goes on, and its r6 to r9.
+    /// Where the caller goes on, and its r0 to r9.
     back: Pc,
-    saved: [u64; 4],
+    saved: [u64; Reg::COUNT - 1],
+    callback: bool,
+    /// Of the helper that it called, and that is not done.
+    laps: laps::Laps,
 }
 
 /// What an instruction does to the flow of control.
@@ -157,7 +176,10 @@ impl<'a> Interp<'a> {
         mut hook: impl FnMut(Pc, &Regs, &Memory),
     ) -> std::result::Result<u64, Fault> {
         let mut machine = Machine { regs: [0; Reg::COUNT], pc: Pc(0), frames: Vec::new() };
-        machine.frames.push(Frame { end: self.program.func_at(Pc(0)).end, back: Pc(0), saved: [0; 4] });
+        let end = self.program.func_at(Pc(0)).end;
+        let entry =
+            Frame { end, back: Pc(0), saved: Default::default(), callback: false, laps: Default::default() };
+        machine.frames.push(entry);
         let len = self.memory.ctx().len() as u64;
         machine.regs[1] = if len == 0 { 0 } else { CTX_PTR };
         machine.regs[2] = len;
@@ -171,6 +193,7 @@ impl<'a> Interp<'a> {
             match self.step(&mut machine, &insn).map_err(fault)? {
                 Flow::Next => machine.pc = pc.plus(insn.slots()),
                 Flow::To(target) => machine.pc = target,
+                Flow::Done(_) if self.memory.holds_something() => return Err(fault(FaultKind::Held)),
                 Flow::Done(r0) => return Ok(r0),
             }
         }
@@ -212,6 +235,8 @@ impl<'a> Interp<'a> {
                     return Ok(Flow::To(target));
                 }
             }
+            Insn::CallHelper { id: helpers::LOOP } => return self.lap_of_loop(m),
+            Insn::CallHelper { id: helpers::FOR_EACH_MAP_ELEM } => return self.lap_of_map(m),
             Insn::CallHelper { id } => regs[0] = self.helper(id, regs)?,
             Insn::CallReg { reg } => regs[0] = self.helper(regs[reg.index()] as u32, regs)?,
             Insn::CallLocal { target } => return self.enter(m, target),
@@ -240,21 +265,32 @@ impl<'a> Interp<'a> {
 
     /// Enters a function one frame further down the stack.
     fn enter(&mut self, m: &mut Machine, target: Pc) -> Result<Flow> {
-        if m.frames.len() as u32 == MAX_FRAMES {
-            return Err(FaultKind::CallDepth);
-        }
-        let saved = [m.regs[6], m.regs[7], m.regs[8], m.regs[9]];
-        m.frames.push(Frame { end: self.program.func_at(target).end, back: m.pc.plus(1), saved });
-        m.regs[10] = m.regs[10].wrapping_sub(STACK_BYTES.into());
-        self.memory.set_frames(m.frames.len() as u32);
+        let mut saved = [0; Reg::COUNT - 1];
+        saved.copy_from_slice(&m.regs[..Reg::COUNT - 1]);
+        let (end, back) = (self.program.func_at(target).end, m.pc.plus(1));
+        self.push(m, Frame { end, back, saved, callback: false, laps: Default::default() })?;
         Ok(Flow::To(target))
     }
 
-    /// Leaves a function; r0 stays.
+    fn push(&mut self, m: &mut Machine, frame: Frame) -> Result<()> {
+        if m.frames.len() as u32 == MAX_FRAMES {
+            return Err(FaultKind::CallDepth);
+        }
+        m.frames.push(frame);
+        m.regs[10] = m.regs[10].wrapping_sub(STACK_BYTES.into());
+        self.memory.set_frames(m.frames.len() as u32);
+        Ok(())
+    }
+
+    /// Leaves a function; r0 stays, but that of a callback, which says whether to stop.
     fn leave(&mut self, m: &mut Machine) -> Flow {
         let frame = m.frames.pop();
         let Some(frame) = frame.filter(|_| !m.frames.is_empty()) else { return Flow::Done(m.regs[0]) };
-        m.regs[6..10].copy_from_slice(&frame.saved);
+        let kept = if frame.callback { 0 } else { 6 };
+        if let Some(caller) = m.frames.last_mut().filter(|_| frame.callback) {
+            caller.laps.stop = m.regs[0] != 0;
+        }
+        m.regs[kept..10].copy_from_slice(&frame.saved[kept..]);
         m.regs[10] = m.regs[10].wrapping_add(STACK_BYTES.into());
         self.memory.set_frames(m.frames.len() as u32);
         Flow::To(frame.back)
@@ -266,6 +302,15 @@ impl<'a> Interp<'a> {
             1 => self.memory.map_lookup(args[0], args[1]),
             2 => self.memory.map_update(args[0], args[1], args[2], args[3]),
             3 => self.memory.map_delete(args[0], args[1]),
+            // No program is in any slot.
+            helpers::TAIL_CALL => Ok(-2i64 as u64),
+            helpers::SPIN_LOCK => self.memory.spin_lock(args[0], true),
+            helpers::SPIN_UNLOCK => self.memory.spin_lock(args[0], false),
+            130 => self.memory.ring_output(args[0], args[1], args[2], args[3]),
+            131 => self.memory.ring_reserve(args[0], args[1], args[2]),
+            132 => self.memory.ring_commit(args[0], true),
+            133 => self.memory.ring_commit(args[0], false),
+            134 => self.memory.ring_query(args[0], args[1]),
             _ => (self.helpers)(id, args, &mut self.memory).ok_or(FaultKind::UnknownHelper(id)),
         }
     }

@@ -10,6 +10,10 @@ pub const MAX_MAPS: usize = 64;
 pub const STACK_BYTES: u32 = 512;
 /// Frames on the deepest call path (Linux `MAX_CALL_FRAMES`).
 pub const MAX_FRAMES: u32 = 8;
+/// Most laps of `bpf_loop` (Linux `BPF_MAX_LOOPS`).
+pub const MAX_LOOPS: u64 = 8 << 20;
+/// Most tail calls in a row (Linux `MAX_TAIL_CALL_CNT`).
+pub const MAX_TAIL_CALLS: u32 = 33;
 /// Largest key in bytes (Linux hash keys are bounded by `MAX_BPF_STACK`).
 pub const MAX_KEY_BYTES: u32 = 512;
 /// Largest value in bytes.

@@ -17,6 +17,16 @@ pub struct Func {
     pub start: Pc,
     /// One past the last slot.
     pub end: Pc,
+    /// The symbol is global: the kernel would verify it on its own (we verify each call), and no such function may be called
+    /// while a spin lock is held.
+    pub global: bool,
+}
+
+impl Func {
+    /// A static function.
+    pub(crate) fn new(name: String, start: Pc, end: Pc) -> Func {
+        Func { name, start, end, global: false }
+    }
 }
 
 /// A line of source, from BTF.ext line info.

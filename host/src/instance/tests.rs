@@ -44,6 +44,7 @@ fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32) -> MapDecl {
         flags: 0,
         read_only: false,
         init: Vec::new(),
+        spin_lock: None,
     }
 }
 

@@ -13,6 +13,7 @@ fn decl(name: &str, kind: MapKind, key_size: u32, value_size: u32, max_entries: 
         flags: 0,
         read_only: false,
         init: Vec::new(),
+        spin_lock: None,
     }
 }
 

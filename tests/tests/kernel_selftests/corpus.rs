@@ -226,5 +226,6 @@ fn map(index: u64, v: &Value) -> Result<MapDecl, u64> {
         flags: 0,
         read_only: n("flags") & RDONLY_PROG != 0,
         init: Vec::new(),
+        spin_lock: None,
     })
 }

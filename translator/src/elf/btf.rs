@@ -37,8 +37,10 @@ pub(super) mod kind {
 /// One type record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Type<'a> {
-    name: u32,
+    pub(super) name: u32,
     pub(super) kind: u32,
+    /// Offsets of members hold a width too, in the upper 8 bits.
+    bitfields: bool,
     /// Size in bytes, or the id of another type, by kind.
     pub(super) size_or_type: u32,
     /// What follows the 12 bytes that all kinds share.
@@ -50,6 +52,8 @@ pub(super) struct Type<'a> {
 pub(super) struct Member {
     pub(super) name: u32,
     pub(super) ty: u32,
+    /// Bytes from the start of the struct or section.
+    pub(super) offset: u32,
 }
 
 /// See the module's text.
@@ -139,9 +143,9 @@ impl<'a> Btf<'a> {
             ty.kind == kind::DATASEC && c_str(self.strings, ty.name as usize) == Some(name.as_bytes())
         };
         let vars = self.types.iter().find(is_it).into_iter().flat_map(|section| section.triples());
-        vars.filter_map(|[var, _, _]| {
+        vars.filter_map(|[var, offset, _]| {
             let var = self.get(var).filter(|v| v.kind == kind::VAR)?;
-            Some(Member { name: var.name, ty: var.size_or_type })
+            Some(Member { name: var.name, ty: var.size_or_type, offset })
         })
     }
 }
@@ -166,7 +170,7 @@ impl<'a> Type<'a> {
             }
         };
         let (tail, after) = bytes.get(12..).and_then(|b| b.split_at_checked(tail)).ok_or_else(early)?;
-        Ok((Type { name, kind, size_or_type, tail }, after))
+        Ok((Type { name, kind, bitfields: info >> 31 != 0, size_or_type, tail }, after))
     }
 
     /// Element type and length of an array.
@@ -178,7 +182,12 @@ impl<'a> Type<'a> {
     /// Members of a struct; none for other kinds.
     pub(super) fn members(&self) -> impl ExactSizeIterator<Item = Member> + use<'a> {
         let tail = if self.kind == kind::STRUCT { self.tail } else { &[] };
-        Type { tail, ..*self }.triples().map(|[name, ty, _]| Member { name, ty })
+        let mask = if self.bitfields { 0xff_ffff } else { u32::MAX };
+        Type { tail, ..*self }.triples().map(move |[name, ty, bits]| Member {
+            name,
+            ty,
+            offset: (bits & mask) / 8,
+        })
     }
 
     /// The tail in records of three words.

@@ -14,6 +14,8 @@ pub(super) struct Function {
     pub(super) section: usize,
     /// Bytes of the section.
     pub(super) bytes: Range<u64>,
+    /// Visible outside of the object: neither local nor hidden.
+    pub(super) global: bool,
 }
 
 /// All functions, by section and offset.
@@ -87,9 +89,12 @@ fn function(
     let end = if symbol.size == 0 { Some(limit) } else { start.checked_add(symbol.size) };
     let end = end.filter(|end| *end > start && *end <= image.sections[section].size);
     match end {
-        Some(end) if start.is_multiple_of(8) && end.is_multiple_of(8) => {
-            Ok(Function { name: image.symbol_name(symbol), section, bytes: start..end })
-        }
+        Some(end) if start.is_multiple_of(8) && end.is_multiple_of(8) => Ok(Function {
+            name: image.symbol_name(symbol),
+            section,
+            bytes: start..end,
+            global: symbol.exported,
+        }),
         _ => {
             let text = format!(
                 "function {} of {} bytes is empty, misaligned or longer than its section",

@@ -69,6 +69,8 @@ pub(super) struct Symbol {
     pub(super) kind: SymbolKind,
     /// Global or weak.
     pub(super) global: bool,
+    /// Global or weak, and not hidden.
+    pub(super) exported: bool,
     pub(super) place: Place,
     /// Byte offset in its section.
     pub(super) value: u64,
@@ -156,8 +158,9 @@ impl Image {
             _ => SymbolKind::Other,
         };
         let global = matches!(raw.st_bind(), elf::STB_GLOBAL | elf::STB_WEAK);
+        let exported = global && matches!(raw.st_visibility(), elf::STV_DEFAULT | elf::STV_PROTECTED);
         let (name, value, size) = (raw.st_name(endian), raw.st_value(endian), raw.st_size(endian));
-        Ok(Symbol { name, kind, global, place, value, size })
+        Ok(Symbol { name, kind, global, exported, place, value, size })
     }
 
     fn read_relocs(

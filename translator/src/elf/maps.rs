@@ -4,10 +4,10 @@
 
 use super::btf::{Btf, Member, Type, kind};
 use super::image::{Image, Place, Role, Symbol, SymbolKind};
-use super::{error_at, u32_at};
+use super::{error_at, lock, u32_at};
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
-use crate::map::{MapDecl, MapKind};
+use crate::map::{MapDecl, MapKind, SPIN_LOCK_BYTES};
 use std::collections::{BTreeMap, HashMap};
 
 /// `map_flags`: programs may only read (`BPF_F_RDONLY_PROG`).
@@ -16,6 +16,10 @@ const RDONLY_PROG: u32 = 1 << 7;
 const WRONLY_PROG: u32 = 1 << 8;
 /// Bytes of the smallest `struct bpf_map_def`: type, key size, value size, entries, flags.
 const LEGACY_BYTES: u64 = 20;
+/// Unit of a ring buffer's size.
+const PAGE: u32 = 4096;
+/// Largest value of a per-CPU array (Linux `PCPU_MIN_UNIT_SIZE`).
+const MAX_PERCPU_BYTES: u32 = 32 << 10;
 /// More members than any map definition has.
 const MAX_MEMBERS: usize = 32;
 /// Wrappers around a definition that are looked through (Rust newtypes, `UnsafeCell`).
@@ -31,12 +35,16 @@ struct Definition {
     flags: u32,
     /// `__array(values, ...)`: an array of maps or programs.
     values: bool,
+    /// Of the `struct bpf_spin_lock` in the value.
+    spin_lock: Option<u32>,
 }
 
 /// Maps by section and byte offset of their symbol.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MapTable {
     maps: BTreeMap<(usize, u64), Result<MapDecl, Error>>,
+    /// Spin locks in global data, by section.
+    locks: HashMap<String, Result<u32, String>>,
 }
 
 impl MapTable {
@@ -65,7 +73,15 @@ impl MapTable {
             };
             maps.insert((section, offset), definition.and_then(|d| d.check(name)));
         }
-        MapTable { maps }
+        MapTable { maps, locks: data_locks(image, btf) }
+    }
+
+    /// The map of the global data section of that index.
+    pub(super) fn global(&self, image: &Image, index: usize, read_only: bool) -> Result<MapDecl, Error> {
+        let decl = global(image, index, read_only)?;
+        let spin_lock = self.locks.get(&decl.name).cloned().transpose();
+        let spin_lock = spin_lock.map_err(|why| bad(&decl.name, why))?;
+        check_lock(MapDecl { spin_lock, ..decl })
     }
 
     /// The map at that byte of that section.
@@ -79,15 +95,42 @@ impl MapTable {
     }
 }
 
+/// The spin locks of all sections of global data.
+fn data_locks(image: &Image, btf: Option<&Btf<'_>>) -> HashMap<String, Result<u32, String>> {
+    let Some(btf) = btf else { return HashMap::new() };
+    let data = image.sections.iter().filter(|s| matches!(s.role, Role::Data { .. }));
+    let lock = |name: &String| Some((name.clone(), lock::in_section(btf, name).transpose()?));
+    data.filter_map(|s| lock(&s.name)).collect()
+}
+
 impl Definition {
-    fn check(self, name: String) -> Result<MapDecl, Error> {
-        let kind = match self.kind {
+    fn kind(&self, name: &str) -> Result<MapKind, Error> {
+        Ok(match self.kind {
             1 => MapKind::Hash,
             2 => MapKind::Array,
-            other => return Err(unsupported(&name, format!("map type {}", type_name(other)))),
-        };
-        if self.values {
-            return Err(unsupported(&name, "`__array(values, ...)`".to_owned()));
+            3 => MapKind::ProgArray,
+            5 => MapKind::PercpuHash,
+            6 => MapKind::PercpuArray,
+            9 => MapKind::LruHash,
+            27 => MapKind::RingBuf,
+            other => return Err(unsupported(name, format!("map type {}", type_name(other)))),
+        })
+    }
+
+    fn check(mut self, name: String) -> Result<MapDecl, Error> {
+        let kind = self.kind(&name)?;
+        if self.values && kind != MapKind::ProgArray {
+            return Err(unsupported(&name, "`__array(values, ...)` of maps".to_owned()));
+        }
+        match kind {
+            // As libbpf: neither has to be said.
+            MapKind::RingBuf => {
+                self.key_size = self.key_size.or(Some(0));
+                self.value_size = self.value_size.or(Some(0));
+                self.max_entries = ring_bytes(self.max_entries);
+            }
+            MapKind::ProgArray => self.value_size = self.value_size.or(Some(4)),
+            _ => {}
         }
         if self.flags & WRONLY_PROG != 0 {
             return Err(unsupported(&name, "BPF_F_WRONLY_PROG".to_owned()));
@@ -99,15 +142,39 @@ impl Definition {
             flags: self.flags,
             read_only: self.flags & RDONLY_PROG != 0,
             init: Vec::new(),
+            spin_lock: self.spin_lock,
             kind,
             name,
         };
-        check_sizes(decl)
+        check_lock(check_sizes(decl)?)
+    }
+}
+
+/// The size of a ring buffer: a power of two of pages, as libbpf rounds it up (`adjust_ringbuf_sz`).
+fn ring_bytes(wanted: u32) -> u32 {
+    match wanted {
+        0 => 0,
+        _ => wanted.max(PAGE).checked_next_power_of_two().unwrap_or(wanted),
+    }
+}
+
+/// Locks go into plain arrays, hashes and global data that may be written (kernel/bpf/syscall.c, `map_check_btf`).
+fn check_lock(decl: MapDecl) -> Result<MapDecl, Error> {
+    let fits = matches!(decl.kind, MapKind::Array | MapKind::Hash | MapKind::Global) && !decl.read_only;
+    match decl.spin_lock {
+        Some(_) if !fits => {
+            let text = format!("a bpf_spin_lock cannot be in a map of kind {}", decl.kind.name());
+            Err(bad(&decl.name, text + if decl.read_only { " that is read-only" } else { "" }))
+        }
+        Some(at) if at.checked_add(SPIN_LOCK_BYTES).is_none_or(|end| end > decl.value_size) => {
+            Err(bad(&decl.name, "the bpf_spin_lock is outside the value"))
+        }
+        _ => Ok(decl),
     }
 }
 
 /// The map of the global data section of that index.
-pub(super) fn global(image: &Image, index: usize, read_only: bool) -> Result<MapDecl, Error> {
+fn global(image: &Image, index: usize, read_only: bool) -> Result<MapDecl, Error> {
     let section = &image.sections[index];
     if let Some(reloc) = image.relocs(index).first() {
         let text = format!(
@@ -127,6 +194,7 @@ pub(super) fn global(image: &Image, index: usize, read_only: bool) -> Result<Map
         flags: if read_only { RDONLY_PROG } else { 0 },
         read_only,
         init: Vec::new(),
+        spin_lock: None,
     };
     let decl = check_sizes(decl)?;
     let mut init = image.data(index).to_vec();
@@ -138,18 +206,26 @@ pub(super) fn global(image: &Image, index: usize, read_only: bool) -> Result<Map
 fn check_sizes(decl: MapDecl) -> Result<MapDecl, Error> {
     let name = &decl.name;
     match decl.kind {
-        MapKind::Array if decl.key_size != 4 => {
+        MapKind::Array | MapKind::PercpuArray | MapKind::ProgArray if decl.key_size != 4 => {
             return Err(bad(name, format!("array with keys of {} bytes; array keys have 4", decl.key_size)));
         }
-        MapKind::Hash if decl.key_size == 0 => return Err(bad(name, "hash with empty keys")),
-        MapKind::Hash if decl.key_size > MAX_KEY_BYTES => {
+        kind if kind.is_hash() && decl.key_size == 0 => return Err(bad(name, "hash with empty keys")),
+        kind if kind.is_hash() && decl.key_size > MAX_KEY_BYTES => {
             let text = format!("keys of {} bytes; at most {MAX_KEY_BYTES} are allowed", decl.key_size);
             return Err(too_large(name, text));
         }
-        MapKind::Hash | MapKind::Array | MapKind::Global => {}
+        MapKind::ProgArray if decl.value_size != 4 => {
+            return Err(bad(name, format!("program array with values of {} bytes, not 4", decl.value_size)));
+        }
+        MapKind::RingBuf => return check_ring(decl),
+        _ => {}
     }
     if decl.value_size == 0 {
         return Err(bad(name, "values are empty"));
+    }
+    if decl.kind == MapKind::PercpuArray && decl.value_size > MAX_PERCPU_BYTES {
+        let text = format!("per-CPU values of {} bytes; at most {MAX_PERCPU_BYTES} fit", decl.value_size);
+        return Err(too_large(name, text));
     }
     if decl.value_size > MAX_VALUE_BYTES {
         return Err(too_large(
@@ -163,6 +239,26 @@ fn check_sizes(decl: MapDecl) -> Result<MapDecl, Error> {
     if decl.layout().is_none() {
         let text = format!("{} values of {} bytes do not fit into 4 GiB", decl.max_entries, decl.value_size);
         return Err(too_large(name, text));
+    }
+    Ok(decl)
+}
+
+/// A ring buffer has neither keys nor values, and a power of two of whole pages (kernel/bpf/ringbuf.c, `ringbuf_map_alloc`).
+fn check_ring(decl: MapDecl) -> Result<MapDecl, Error> {
+    let name = &decl.name;
+    if (decl.key_size, decl.value_size) != (0, 0) {
+        return Err(bad(name, "ring buffer with keys or values"));
+    }
+    if decl.read_only {
+        return Err(bad(name, "a ring buffer cannot be read-only"));
+    }
+    if !decl.max_entries.is_power_of_two() || !decl.max_entries.is_multiple_of(PAGE) {
+        let text =
+            format!("ring buffer of {} bytes; a power of two of at least {PAGE} is needed", decl.max_entries);
+        return Err(bad(name, text));
+    }
+    if decl.layout().is_none() {
+        return Err(too_large(name, format!("ring buffer of {} bytes; at most 1 GiB fit", decl.max_entries)));
     }
     Ok(decl)
 }
@@ -187,6 +283,7 @@ fn legacy(image: &Image, section: usize, symbol: &Symbol, next: Option<u64>) -> 
         max_entries: word(3)?,
         flags: word(4)?,
         values: false,
+        spin_lock: None,
     })
 }
 
@@ -244,7 +341,11 @@ fn attribute(name: &str, btf: &Btf<'_>, member: Member, out: &mut Definition) ->
         "key_size" => set(name, &what, &mut out.key_size, number()?)?,
         "value_size" => set(name, &what, &mut out.value_size, number()?)?,
         "key" => set(name, &what, &mut out.key_size, size()?)?,
-        "value" => set(name, &what, &mut out.value_size, size()?)?,
+        "value" => {
+            set(name, &what, &mut out.value_size, size()?)?;
+            let lock = target.map_or(Ok(None), |t| lock::in_value(btf, t));
+            out.spin_lock = lock.map_err(|why| bad(name, format!("the value {why}")))?;
+        }
         "values" => out.values = true,
         // Where the kernel would keep it does not concern us: a map lives as long as the host says.
         "pinning" | "numa_node" | "map_extra" => {}

@@ -15,6 +15,7 @@ mod btf;
 mod funcs;
 mod image;
 mod lines;
+mod lock;
 mod maps;
 mod object;
 mod reloc;

@@ -4,7 +4,6 @@
 use super::error_at;
 use super::funcs::{FuncId, Function};
 use super::image::{Image, Place, Reloc, Role, Symbol};
-use super::maps;
 use super::object::{Object, ProgramSpec};
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::isa::Pc;
@@ -125,7 +124,7 @@ impl<'o> Linker<'o> {
         }
         // A name beyond MAX_NAME_BYTES counts as none.
         let name = if function.name.is_empty() { format!("func_{start}") } else { function.name.clone() };
-        self.funcs.push(Func { name, start, end });
+        self.funcs.push(Func { global: function.global, ..Func::new(name, start, end) });
         self.object.lines.append(function, start, &mut self.line_budget, &mut self.lines);
         let relocs = self.image().relocs(function.section);
         let first = relocs.partition_point(|r| r.offset < function.bytes.start);
@@ -253,7 +252,7 @@ impl<'o> Linker<'o> {
         if let Some(index) = self.map_ids.get(&(section, 0)) {
             return Ok(*index);
         }
-        self.add_map((section, 0), maps::global(self.image(), section, read_only)?)
+        self.add_map((section, 0), self.object.maps.global(self.image(), section, read_only)?)
     }
 
     fn add_map(&mut self, key: (usize, u64), decl: MapDecl) -> Result<u16, Error> {

@@ -1,6 +1,8 @@
 //! [`MapMemory`]: a map's values where a translated module sees them, and its keys where only helpers do.
 
+use super::ring::Ring;
 use crate::map::{MapDecl, MapKind, MapLayout};
+use std::collections::BTreeSet;
 
 const ENOENT: i64 = 2;
 const E2BIG: i64 = 7;
@@ -10,7 +12,8 @@ const EINVAL: i64 = 22;
 const NOEXIST: u64 = 1;
 const EXIST: u64 = 2;
 
-/// A map: value `i` starts at byte `i * stride`. A hash holds the key of slot `i` beside it; the lowest free slot is taken first.
+/// A map: value `i` starts at byte `i * stride`. A hash holds the key of slot `i` beside it; the lowest free slot is taken
+/// first. There is one CPU; a full LRU hash gives up its first slot.
 #[derive(Clone, Debug)]
 pub struct MapMemory {
     decl: MapDecl,
@@ -18,6 +21,10 @@ pub struct MapMemory {
     bytes: Vec<u8>,
     /// Of a hash: key by slot.
     keys: Vec<Option<Vec<u8>>>,
+    /// Of a ring buffer.
+    pub(super) ring: Ring,
+    /// Spin locks that are held, by slot.
+    locked: BTreeSet<u32>,
 }
 
 impl MapMemory {
@@ -25,12 +32,14 @@ impl MapMemory {
     pub fn new(decl: &MapDecl) -> MapMemory {
         let layout = decl.layout().unwrap_or(MapLayout { stride: 8, pages: 0 });
         let entries = if layout.pages == 0 { 0 } else { decl.max_entries as usize };
-        let mut bytes = vec![0; layout.stride as usize * entries];
+        let room = if decl.kind == MapKind::RingBuf { 2 * entries } else { layout.stride as usize * entries };
+        let mut bytes = vec![0; room];
         if let Some(start) = bytes.get_mut(..decl.init.len()) {
             start.copy_from_slice(&decl.init);
         }
-        let keys = if decl.kind == MapKind::Hash { vec![None; entries] } else { Vec::new() };
-        MapMemory { decl: decl.clone(), stride: layout.stride, bytes, keys }
+        let keys = if decl.kind.is_hash() { vec![None; entries] } else { Vec::new() };
+        let ring = Ring::new(if decl.kind == MapKind::RingBuf { decl.max_entries } else { 0 });
+        MapMemory { decl: decl.clone(), stride: layout.stride, bytes, keys, ring, locked: BTreeSet::new() }
     }
     /// The declaration.
     pub fn decl(&self) -> &MapDecl {
@@ -54,8 +63,53 @@ impl MapMemory {
         self.bytes.get(at..)?.get(..self.decl.value_size as usize)
     }
 
-    /// Do `len` bytes at that offset lie inside one value?
+    /// Takes what was submitted to a ring buffer, the oldest record first.
+    pub fn drain(&mut self) -> Vec<Vec<u8>> {
+        let mut out = Vec::new();
+        while let Some(record) = self.ring.consume() {
+            let bytes = record.and_then(|(at, len)| self.bytes.get(at as usize..)?.get(..len as usize));
+            out.extend(bytes.map(<[u8]>::to_vec));
+        }
+        out
+    }
+
+    /// Takes the spin lock at that offset, or gives it back; false if that cannot be.
+    pub(super) fn lock(&mut self, off: u32, take: bool) -> bool {
+        let slot = off / self.stride;
+        let there = self.decl.spin_lock == Some(off % self.stride) && (off as usize) < self.bytes.len();
+        there && if take { self.locked.insert(slot) } else { self.locked.remove(&slot) }
+    }
+
+    /// Is a spin lock or a record held?
+    pub(super) fn holds_something(&self) -> bool {
+        !self.locked.is_empty() || self.ring.held().next().is_some()
+    }
+
+    /// The first entry from slot `from` on: its slot and key.
+    pub(super) fn entry_from(&self, from: u32) -> Option<(u32, Vec<u8>)> {
+        if !self.decl.kind.is_hash() {
+            let count = (self.bytes.len() / self.stride as usize) as u32;
+            return (from < count && self.decl.kind.has_values())
+                .then(|| (from, from.to_le_bytes().to_vec()));
+        }
+        let mut rest = self.keys.iter().enumerate().skip(from as usize);
+        rest.find_map(|(slot, key)| Some((slot as u32, key.clone()?)))
+    }
+
+    /// Offset of the value in that slot.
+    pub(super) fn offset(&self, slot: u32) -> u32 {
+        slot * self.stride
+    }
+
+    /// Do `len` bytes at that offset lie inside one value, clear of its lock, or inside one record?
     pub(super) fn holds(&self, off: u32, len: u32) -> bool {
+        if self.decl.kind == MapKind::RingBuf {
+            return self.ring.holds(off, len);
+        }
+        let at = i64::from(off % self.stride);
+        if self.decl.touches_lock(at, at + i64::from(len)) {
+            return false;
+        }
         let inside = u64::from(off % self.stride) + u64::from(len) <= u64::from(self.decl.value_size);
         inside && (off as usize) < self.bytes.len()
     }
@@ -67,10 +121,11 @@ impl MapMemory {
     /// Byte offset of the value of a key.
     pub fn lookup(&self, key: &[u8]) -> Option<u32> {
         let slot = match self.decl.kind {
-            MapKind::Array | MapKind::Global => {
+            MapKind::Array | MapKind::PercpuArray | MapKind::Global => {
                 MapMemory::index(key).filter(|i| *i < self.decl.max_entries)?
             }
-            MapKind::Hash => self.slot(key)? as u32,
+            MapKind::Hash | MapKind::LruHash | MapKind::PercpuHash => self.slot(key)? as u32,
+            MapKind::RingBuf | MapKind::ProgArray => return None,
         };
         slot.checked_mul(self.stride).filter(|at| (*at as usize) < self.bytes.len())
     }
@@ -88,14 +143,22 @@ impl MapMemory {
             return Err(EINVAL);
         }
         let at = match self.decl.kind {
-            MapKind::Array | MapKind::Global => {
+            MapKind::Array | MapKind::PercpuArray | MapKind::Global => {
                 let at = self.lookup(key).ok_or(E2BIG)?;
                 if flags == NOEXIST { Err(EEXIST) } else { Ok(at as usize) }
             }
-            MapKind::Hash => self.hash_slot(key, flags).map(|slot| slot * self.stride as usize),
+            MapKind::Hash | MapKind::LruHash | MapKind::PercpuHash => {
+                self.hash_slot(key, flags).map(|slot| slot * self.stride as usize)
+            }
+            MapKind::RingBuf | MapKind::ProgArray => Err(EINVAL),
         }?;
         let target = self.bytes.get_mut(at..).and_then(|b| b.get_mut(..value.len())).ok_or(E2BIG)?;
-        target.copy_from_slice(value);
+        for (i, (to, from)) in target.iter_mut().zip(value).enumerate() {
+            // The lock is not data.
+            if !self.decl.touches_lock(i as i64, i as i64 + 1) {
+                *to = *from;
+            }
+        }
         Ok(())
     }
 
@@ -106,7 +169,11 @@ impl MapMemory {
             (Some(slot), _) => Ok(slot),
             (None, EXIST) => Err(ENOENT),
             (None, _) => {
-                let free = self.keys.iter().position(Option::is_none).ok_or(E2BIG)?;
+                let mut free = self.keys.iter().position(Option::is_none);
+                if self.decl.kind == MapKind::LruHash {
+                    free = free.or(Some(0).filter(|_| !self.keys.is_empty()));
+                }
+                let free = free.ok_or(E2BIG)?;
                 self.keys[free] = Some(key.to_vec());
                 Ok(free)
             }
@@ -118,13 +185,11 @@ impl MapMemory {
     /// # Errors
     /// The error number: EINVAL (22) for arrays, ENOENT (2).
     pub fn delete(&mut self, key: &[u8]) -> Result<(), i64> {
-        match self.decl.kind {
-            MapKind::Array | MapKind::Global => Err(EINVAL),
-            MapKind::Hash => {
-                let slot = self.slot(key).ok_or(ENOENT)?;
-                self.keys[slot] = None;
-                Ok(())
-            }
+        if !self.decl.kind.is_hash() {
+            return Err(EINVAL);
         }
+        let slot = self.slot(key).ok_or(ENOENT)?;
+        self.keys[slot] = None;
+        Ok(())
     }
 }

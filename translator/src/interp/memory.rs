@@ -4,7 +4,9 @@ use super::{FaultKind, MapMemory, Result};
 use crate::isa::{MapIdx, Size};
 use crate::limits::{MAX_FRAMES, STACK_BYTES};
 use crate::map::MapDecl;
-use crate::wasm::layout::{CTX_BASE, MAP_OBJECT_TAG, MAP_TAG, PRIVATE_TAG, STACK_BASE, STACK_TOP};
+use crate::wasm::layout::{
+    CTX_BASE, KEY_DISTANCE, MAP_OBJECT_TAG, MAP_TAG, PRIVATE_TAG, STACK_BASE, STACK_TOP,
+};
 
 /// Stack, context and maps.
 #[derive(Clone, Debug)]
@@ -14,6 +16,8 @@ pub struct Memory {
     stack_low: u32,
     ctx: Vec<u8>,
     maps: Vec<MapMemory>,
+    /// Copies of keys that callbacks got, by the frame of the caller.
+    keys: Vec<Option<Vec<u8>>>,
 }
 
 /// A place in a region: the region's bytes and an index into them.
@@ -21,6 +25,21 @@ enum Place {
     Stack(usize),
     Ctx(usize),
     Map(usize, usize),
+    Key(usize, usize),
+}
+
+/// An entry of a map on a walk.
+pub(super) struct Entry {
+    pub(super) key: Vec<u8>,
+    /// Address of the value.
+    pub(super) value: u64,
+    /// Where the walk goes on.
+    pub(super) next: u32,
+}
+
+/// Address of the key that callbacks of frame `caller` get.
+pub(crate) fn key_address(caller: u32) -> u64 {
+    u64::from(PRIVATE_TAG) << 32 | u64::from(STACK_TOP - caller * STACK_BYTES + KEY_DISTANCE)
 }
 
 impl Memory {
@@ -30,6 +49,7 @@ impl Memory {
             stack_low: STACK_TOP,
             ctx,
             maps: maps.iter().map(MapMemory::new).collect(),
+            keys: vec![None; MAX_FRAMES as usize],
         }
     }
 
@@ -69,6 +89,7 @@ impl Memory {
             Place::Stack(at) => (&self.stack, at),
             Place::Ctx(at) => (&self.ctx, at),
             Place::Map(map, at) => (self.maps.get(map)?.bytes(), at),
+            Place::Key(frame, at) => (self.keys.get(frame)?.as_ref()?, at),
         };
         region.get(at..)?.get(..len as usize)
     }
@@ -85,6 +106,7 @@ impl Memory {
                 }
                 (memory.bytes_mut(), at)
             }
+            Place::Key(..) => return Err(out_of_bounds),
         };
         region.get_mut(at..).and_then(|bytes| bytes.get_mut(..len as usize)).ok_or(out_of_bounds)
     }
@@ -99,11 +121,43 @@ impl Memory {
             } else if off >= CTX_BASE && end as usize <= ctx_end {
                 Some(Place::Ctx((off - CTX_BASE) as usize))
             } else {
-                None
+                self.key_at(off, len)
             };
         }
         let map = tag.checked_sub(MAP_TAG)? as usize;
         self.maps.get(map)?.holds(off, len).then_some(Place::Map(map, off as usize))
+    }
+
+    fn key_at(&self, off: u32, len: u32) -> Option<Place> {
+        self.keys.iter().enumerate().find_map(|(frame, key)| {
+            let at = off.checked_sub(key_address(frame as u32) as u32)?;
+            let inside = at as usize + len as usize <= key.as_ref()?.len();
+            inside.then_some(Place::Key(frame, at as usize))
+        })
+    }
+
+    /// Keeps a key for the callbacks of that frame; its address.
+    pub(super) fn put_key(&mut self, caller: usize, key: Vec<u8>) -> u64 {
+        if let Some(slot) = self.keys.get_mut(caller) {
+            *slot = Some(key);
+        }
+        key_address(caller as u32)
+    }
+
+    pub(super) fn drop_key(&mut self, caller: usize) {
+        if let Some(slot) = self.keys.get_mut(caller) {
+            *slot = None;
+        }
+    }
+
+    /// Is a spin lock or a record held?
+    pub(super) fn holds_something(&self) -> bool {
+        self.maps.iter().any(MapMemory::holds_something)
+    }
+
+    /// Does a record of so many bytes that is held in that ring buffer start where `is` says?
+    pub(crate) fn record_at(&self, map: usize, bytes: u32, is: impl Fn(u32) -> bool) -> bool {
+        self.maps.get(map).is_some_and(|m| m.ring.held().any(|(start, size)| size == bytes && is(start)))
     }
 
     pub(super) fn read(&self, addr: u64, size: Size) -> Result<u64> {
@@ -151,6 +205,69 @@ impl Memory {
         let (index, map) = self.map_object(object)?;
         let key = self.read_bytes(key, map.decl().key_size)?.to_vec();
         Ok(errno(self.writable(index, object)?.delete(&key)))
+    }
+
+    /// The first entry of a map from slot `from` on.
+    pub(super) fn next_entry(&self, object: u64, from: u32) -> Result<Option<Entry>> {
+        let (index, map) = self.map_object(object)?;
+        Ok(map.entry_from(from).map(|(slot, key)| {
+            let value = u64::from(MAP_TAG + index as u32) << 32 | u64::from(map.offset(slot));
+            Entry { key, value, next: slot + 1 }
+        }))
+    }
+
+    /// The map whose memory that address is in, and the offset.
+    fn map_of(&mut self, addr: u64) -> Option<(&mut MapMemory, u32)> {
+        let index = ((addr >> 32) as u32).checked_sub(MAP_TAG)? as usize;
+        Some((self.maps.get_mut(index)?, addr as u32))
+    }
+
+    /// Helpers 93 and 94.
+    pub(super) fn spin_lock(&mut self, addr: u64, take: bool) -> Result<u64> {
+        let done = self.map_of(addr).is_some_and(|(map, off)| map.lock(off, take));
+        if done { Ok(0) } else { Err(FaultKind::BadLock(addr)) }
+    }
+
+    /// Helper 131: address of the record, or 0.
+    pub(super) fn ring_reserve(&mut self, object: u64, size: u64, flags: u64) -> Result<u64> {
+        let (index, _) = self.map_object(object)?;
+        let map = self.maps.get_mut(index).filter(|_| flags == 0);
+        let start = map.and_then(|m| m.ring.reserve(size));
+        Ok(start.map_or(0, |at| u64::from(MAP_TAG + index as u32) << 32 | u64::from(at)))
+    }
+
+    /// Helpers 132 and 133.
+    pub(super) fn ring_commit(&mut self, addr: u64, keep: bool) -> Result<u64> {
+        let done = self.map_of(addr).is_some_and(|(map, off)| map.ring.commit(off, keep));
+        if done { Ok(0) } else { Err(FaultKind::BadRecord(addr)) }
+    }
+
+    /// Helper 130: 0 or a negative error number.
+    pub(super) fn ring_output(&mut self, object: u64, data: u64, size: u64, flags: u64) -> Result<u64> {
+        const FLAGS: u64 = 3;
+        const EAGAIN: i64 = 11;
+        const EINVAL: i64 = 22;
+        let (index, _) = self.map_object(object)?;
+        let len = u32::try_from(size).map_err(|_| FaultKind::OutOfBounds { addr: data, len: u32::MAX })?;
+        let data = if len == 0 { Vec::new() } else { self.read_bytes(data, len)?.to_vec() };
+        if flags & !FLAGS != 0 {
+            return Ok(errno(Err(EINVAL)));
+        }
+        let addr = self.ring_reserve(object, size, 0)?;
+        if addr == 0 {
+            return Ok(errno(Err(EAGAIN)));
+        }
+        if let Some(map) = self.maps.get_mut(index) {
+            let target =
+                map.bytes_mut().get_mut(addr as u32 as usize..).and_then(|b| b.get_mut(..data.len()));
+            target.ok_or(FaultKind::BadRecord(addr))?.copy_from_slice(&data);
+        }
+        self.ring_commit(addr, true)
+    }
+
+    /// Helper 134.
+    pub(super) fn ring_query(&self, object: u64, what: u64) -> Result<u64> {
+        Ok(self.map_object(object)?.1.ring.query(what))
     }
 
     fn writable(&mut self, index: usize, object: u64) -> Result<&mut MapMemory> {

@@ -68,7 +68,7 @@ pub fn assemble(text: &str, maps: &[MapDecl]) -> Result<Program, AsmError> {
     let end = Pc((code.len() / 8) as u32);
     let ends = funcs.keys().copied().skip(1).chain([end]).collect::<Vec<_>>();
     let funcs: Vec<Func> =
-        funcs.into_iter().zip(ends).map(|((start, name), end)| Func { name, start, end }).collect();
+        funcs.into_iter().zip(ends).map(|((start, name), end)| Func::new(name, start, end)).collect();
     let name = funcs.first().map(|f| f.name.clone()).unwrap_or_default();
     let input = LinkInput { name, code, funcs, maps: maps.to_vec(), ..LinkInput::default() };
     Program::link(input).map_err(|error| AsmError {

@@ -152,9 +152,10 @@ impl Program {
                 "lddw wants byte {offset} of a value of map {}, which has {} bytes",
                 decl.name, decl.value_size
             )),
-            MapKind::Hash => Err(format!(
-                "lddw wants the address of a value of map {}, a hash; only arrays have one",
-                decl.name
+            kind => Err(format!(
+                "lddw wants the address of a value of map {}, a {}; only arrays have one",
+                decl.name,
+                kind.name()
             )),
         }
     }
@@ -184,19 +185,19 @@ fn slots(name: &str, code: &[u8]) -> Result<Vec<Slot>, Error> {
 /// Cuts functions where others start. One pass: a hostile program has as many starts as slots.
 fn split(funcs: Vec<Func>, starts: &BTreeSet<Pc>) -> Vec<Func> {
     let mut all = Vec::with_capacity(funcs.len() + starts.len());
-    for Func { mut name, mut start, end } in funcs {
+    for Func { mut name, mut start, end, global } in funcs {
         for &cut in starts.range((Bound::Excluded(start), Bound::Excluded(end))) {
-            all.push(Func { name, start, end: cut });
+            all.push(Func { name, start, end: cut, global });
             (name, start) = (format!("func_{cut}"), cut);
         }
-        all.push(Func { name, start, end });
+        all.push(Func { name, start, end, global });
     }
     all
 }
 
 /// The functions given, or one for the whole; they must cover all slots in order.
 fn known_funcs(name: &str, funcs: Vec<Func>, slots: usize) -> Result<Vec<Func>, Error> {
-    let whole = Func { name: name.to_owned(), start: Pc(0), end: Pc(slots as u32) };
+    let whole = Func::new(name.to_owned(), Pc(0), Pc(slots as u32));
     if funcs.is_empty() {
         return Ok(vec![whole]);
     }
@@ -236,9 +237,7 @@ mod tests {
             key_size: 4,
             value_size,
             max_entries: 1,
-            flags: 0,
-            read_only: false,
-            init: Vec::new(),
+            ..MapDecl::default()
         }
     }
 
@@ -328,7 +327,7 @@ mod tests {
 
     #[test]
     fn functions_must_cover_the_code() {
-        let func = |start, end| Func { name: "f".to_owned(), start: Pc(start), end: Pc(end) };
+        let func = |start, end| Func::new("f".to_owned(), Pc(start), Pc(end));
         for funcs in
             [vec![func(1, 2)], vec![func(0, 1)], vec![func(0, 3)], vec![func(0, 1), func(1, 1), func(1, 2)]]
         {

@@ -1,129 +1,130 @@
-//! Calls and returns: helpers by their signatures, bpf-to-bpf calls into a new frame.
+//! Calls and returns: helpers by their signatures, bpf-to-bpf calls into a new frame. What the arguments of a helper must be
+//! is in [`args`](super::args), what its callbacks do in [`callback`](super::callback).
 
 use super::Machine;
+use super::args::Args;
 use super::domain::Scalar;
-use super::env::{ArgKind, HelperSig, RetKind, ReturnRule};
+use super::env::{HelperSig, RankLabel, RetKind, ReturnRule};
 use super::explain::{Duty, refuse, refuse_reg};
-use super::fact::CallFact;
+use super::helpers::{self, calls_back};
 use super::rejection::RejectKind as K;
 use super::state::State;
 use super::transfer::{Flow, Outcome};
 use super::value::{Home, Ptr, Value};
-use crate::isa::{MapIdx, Pc, Reg};
+use crate::isa::{Pc, Reg};
 use crate::limits::MAX_FRAMES;
-use crate::map::MapKind;
-
-/// Helpers that change the map: `map_update_elem`, `map_delete_elem`.
-const CHANGE_MAP: [u32; 2] = [2, 3];
 
 impl Machine<'_> {
-    pub(crate) fn call_helper(&self, state: &mut State, id: u32, out: &mut Outcome) -> Duty {
-        let Some(sig) = self.env.helper(id) else {
-            let offered: Vec<String> =
-                self.env.helpers.iter().map(|h| format!("{} {}", h.id, h.name)).collect();
-            let list = if offered.is_empty() { "none".to_string() } else { offered.join(", ") };
+    /// A call of helper `id` at `pc`, which goes on at `next`.
+    pub(crate) fn call_helper(
+        &self,
+        state: &mut State,
+        (pc, next): (Pc, Pc),
+        id: u32,
+        out: &mut Outcome,
+    ) -> Duty<Flow> {
+        let Some(sig) = self.env.helper(id) else { return self.unknown_helper(id) };
+        if state.lock().is_some() && id != helpers::SPIN_UNLOCK {
             return refuse(
-                K::UnknownHelper,
-                format!("helper {id} is not offered to hook {}; offered: {list}", self.env.hook),
+                K::SpinLock,
+                format!("{} is called while a spin lock is held; only spin_unlock may be", sig.name),
             );
-        };
-        let mut fact = CallFact { map: None, key: None, value: None };
-        for (r, kind) in (1..=5).filter_map(Reg::new).zip(&sig.args) {
-            self.argument(state, sig, r, *kind, &mut fact, out)?;
         }
-        let result = match sig.ret {
-            RetKind::Scalar => Value::num(Scalar::unknown(), sig.label),
-            RetKind::MapValueOrNull => {
-                let Some(map) = fact.map else {
-                    return refuse(K::Internal, format!("helper {} returns a value of no map", sig.name));
-                };
-                let id = state.fresh_id();
-                Value::Ptr(Ptr { home: Home::Map(map), off: Scalar::constant(0), id, nullable: true })
-            }
-        };
+        let mut args = self.arguments(state, sig, out)?;
+        out.call = Some(args.fact);
+        self.fill(state, &args, sig)?;
+        match id {
+            helpers::SPIN_LOCK => state.set_lock(args.lock),
+            helpers::SPIN_UNLOCK => state.set_lock(None),
+            helpers::TAIL_CALL => return self.tail_call(state, next),
+            _ if calls_back(id) => return self.call_back(state, (pc, next), sig, &args),
+            _ => {}
+        }
+        if let Some(reference) = args.released.take() {
+            state.release(reference);
+        }
+        let result = self.result(state, sig, &args)?;
         state.clobber();
         state.set(Reg::R0, result);
-        out.call = Some(fact);
-        Ok(())
+        Ok(Flow::Next(next))
     }
 
-    fn argument(
-        &self,
-        state: &State,
-        sig: &HelperSig,
-        r: Reg,
-        kind: ArgKind,
-        fact: &mut CallFact,
-        out: &mut Outcome,
-    ) -> Duty {
-        let v = self.read(state, r)?;
-        match kind {
-            ArgKind::Scalar => match v {
-                Value::Num(_) => Ok(()),
-                v => self.wrong_argument(sig, r, &v, "a number"),
-            },
-            ArgKind::MapObject => match v {
-                Value::MapObject(m) => {
-                    self.map_argument(sig, r, m)?;
-                    fact.map = Some(m);
-                    Ok(())
-                }
-                v => self.wrong_argument(sig, r, &v, "a map"),
-            },
-            ArgKind::MapKey | ArgKind::MapValue => {
-                let Some(m) = fact.map else {
-                    return refuse(K::Internal, format!("helper {} takes a key of no map", sig.name));
-                };
-                let map = self.map(m)?;
-                let size = if kind == ArgKind::MapKey { map.key_size } else { map.value_size };
-                let place = self.readable(state, r, size)?;
-                out.reads(&place);
-                let access = Some(place.access(state.current()));
-                if kind == ArgKind::MapKey {
-                    fact.key = access;
-                } else {
-                    fact.value = access;
-                }
-                Ok(())
+    fn unknown_helper<T>(&self, id: u32) -> Duty<T> {
+        let offered: Vec<String> = self.env.helpers.iter().map(|h| format!("{} {}", h.id, h.name)).collect();
+        let list = if offered.is_empty() { "none".to_string() } else { offered.join(", ") };
+        refuse(
+            K::UnknownHelper,
+            format!("helper {id} is not offered to hook {}; offered: {list}", self.env.hook),
+        )
+    }
+
+    /// What the helper leaves in r0.
+    fn result(&self, state: &mut State, sig: &HelperSig, args: &Args) -> Duty<Value> {
+        let object = |home, id| Value::Ptr(Ptr { home, off: Scalar::constant(0), id, nullable: true });
+        Ok(match (sig.ret, args.fact.map) {
+            (RetKind::Scalar, _) => Value::num(Scalar::unknown(), sig.label),
+            (RetKind::Void, _) => Value::Uninit,
+            (RetKind::MapValueOrNull, Some(map)) => object(Home::Map(map), state.fresh_id()),
+            (RetKind::RecordOrNull, Some(map)) => {
+                object(Home::Record(map, args.record_bytes), state.acquire())
             }
-        }
+            (RetKind::MapValueOrNull | RetKind::RecordOrNull, None) => {
+                return refuse(K::Internal, format!("helper {} returns a value of no map", sig.name));
+            }
+        })
     }
 
-    fn wrong_argument(&self, sig: &HelperSig, r: Reg, v: &Value, needed: &str) -> Duty {
-        let found = self.describe(v);
-        refuse_reg(K::HelperArg, r, format!("{}: {r} is {found}, must be {needed}", sig.name))
-    }
-
-    fn map_argument(&self, sig: &HelperSig, r: Reg, m: MapIdx) -> Duty {
-        let map = self.map(m)?;
-        if map.kind == MapKind::Global {
-            let why = format!("{}: {} is global data, not a map for helpers", sig.name, map.name);
-            return refuse_reg(K::HelperArg, r, why);
+    /// A tail call finds no program and goes on, or the function ends with what the program returns, which may be anything:
+    /// the program itself ends if this is its entry function, whose result the target was verified to give.
+    fn tail_call(&self, state: &mut State, next: Pc) -> Duty<Flow> {
+        if !state.refs().is_empty() {
+            let why =
+                "tail_call while a ring-buffer record is held: the program that follows cannot give it back";
+            return refuse(K::Reference, why);
         }
-        if map.read_only && CHANGE_MAP.contains(&sig.id) {
-            return refuse_reg(K::ReadOnlyMap, r, format!("{}: map {} is read-only", sig.name, map.name));
+        state.clobber();
+        if state.depth() == 1 {
+            return Ok(Flow::Next(next));
         }
-        Ok(())
+        let mut left = state.clone();
+        left.set(Reg::R0, Value::num(Scalar::unknown(), RankLabel::RankLocal));
+        match self.exit(&mut left)? {
+            Flow::Next(ret) => Ok(Flow::Branch { taken: Some((ret, left)), fall: Some(next) }),
+            _ => refuse(K::Internal, "a callee has no caller"),
+        }
     }
 
     pub(crate) fn call_local(&self, state: &mut State, pc: Pc, target: Pc, ret: Pc) -> Duty<Flow> {
+        let func = self.enterable(state, target)?;
+        let caller = self.program.func_at(pc);
+        if ret >= caller.end {
+            return refuse(K::FallsThrough, format!("the call returns past the end of {}", caller.name));
+        }
+        if state.lock().is_some() && func.global {
+            let why = format!("{} is called while a spin lock is held; make it static", func.name);
+            return refuse(K::SpinLock, why);
+        }
+        state.push(func.start, ret, &self.live.across(pc, ret));
+        Ok(Flow::Next(target))
+    }
+
+    /// May another frame, of that function, begin?
+    pub(crate) fn enterable(&self, state: &State, target: Pc) -> Duty<&crate::program::Func> {
         let func = self.program.func_at(target);
         if state.depth() >= MAX_FRAMES as usize {
             return refuse(K::CallDepth, format!("call of {}: more than {MAX_FRAMES} frames", func.name));
         }
-        let caller = self.program.func_at(pc);
-        let active = state.returns().any(|p| self.program.func_at(p).start == func.start);
-        if active || caller.start == func.start {
+        if state.runs(func.start) {
             return refuse(K::CallDepth, format!("{} calls itself", func.name));
         }
-        if ret >= caller.end {
-            return refuse(K::FallsThrough, format!("the call returns past the end of {}", caller.name));
-        }
-        state.push(ret, &self.live.across(pc, ret));
-        Ok(Flow::Next(target))
+        Ok(func)
     }
 
     pub(crate) fn exit(&self, state: &mut State) -> Duty<Flow> {
+        if state.in_callback() {
+            self.callback_returns(state)?;
+            return Ok(state.pop().map_or(Flow::Exit, Flow::Next));
+        }
         if state.depth() > 1 {
             // A function without a result leaves r0 unset; its caller cannot read it then.
             let v = state.reg(Reg::R0);
@@ -136,11 +137,25 @@ impl Machine<'_> {
             }
             return Ok(state.pop().map_or(Flow::Exit, Flow::Next));
         }
+        if state.lock().is_some() {
+            return refuse(K::SpinLock, "a spin lock is still held at exit");
+        }
+        if !state.refs().is_empty() {
+            return refuse(K::Reference, self.held(state.refs().len()));
+        }
         let v = self.read(state, Reg::R0)?;
         if self.env.ret == ReturnRule::Scalar && v.is_pointer() {
             let why = format!("r0 is {} at exit, must be a number", self.describe(&v));
             return refuse_reg(K::PointerLeak, Reg::R0, why);
         }
         Ok(Flow::Exit)
+    }
+
+    /// That so many references are still held, in words.
+    pub(crate) fn held(&self, count: usize) -> String {
+        match count {
+            1 => "a ring-buffer record is still held at exit, neither submitted nor discarded".to_owned(),
+            n => format!("{n} ring-buffer records are still held at exit, neither submitted nor discarded"),
+        }
     }
 }

@@ -195,7 +195,8 @@ fn join(a: Option<Access>, b: Option<Access>) -> Option<Access> {
 fn join_calls(a: Option<CallFact>, b: Option<CallFact>) -> Option<CallFact> {
     let (a, b) = (a?, b?);
     let map = if a.map == b.map { a.map } else { None };
-    Some(CallFact { map, key: join(a.key, b.key), value: join(a.value, b.value) })
+    let callback = if a.callback == b.callback { a.callback } else { None };
+    Some(CallFact { map, key: join(a.key, b.key), value: join(a.value, b.value), callback })
 }
 
 #[cfg(all(test, feature = "asm"))]

@@ -1,6 +1,7 @@
 //! [`Env`]: what a program is verified against: the context's layout, the helpers, the limits.
 //! The translator knows hooks only through this; the host defines one per hook.
 
+use super::helpers;
 use crate::limits;
 
 /// May a policy write a context field?
@@ -83,14 +84,40 @@ impl CtxLayout {
 /// What a helper wants in an argument register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArgKind {
+    /// Anything that has been set.
+    Any,
     /// Any number; a pointer is refused.
     Scalar,
+    /// The context pointer as the program got it.
+    Ctx,
     /// A map object, statically known (`LoadImm64` of a map).
     MapObject,
     /// Pointer to `key_size` initialised bytes for the map of the `MapObject` argument.
     MapKey,
     /// Pointer to `value_size` initialised bytes for that map.
     MapValue,
+    /// Pointer to initialised bytes that the helper reads; the next argument, a `Size` or `SizeOrZero`, says how many.
+    Mem,
+    /// As `Mem`, or null with size 0.
+    MemOrNull,
+    /// Pointer to bytes that the helper writes, all of them: they need not be initialised if their number is one
+    /// constant, and are afterwards.
+    UninitMem,
+    /// Bytes of the argument before: at least 1.
+    Size,
+    /// Bytes of the argument before: 0 is fine.
+    SizeOrZero,
+    /// A known constant: the bytes of a record to reserve.
+    ConstSize,
+    /// The start of a ring-buffer record, which the helper takes: every copy of the pointer is gone after the call.
+    Record,
+    /// Pointer to the `struct bpf_spin_lock` in a map's value.
+    SpinLock,
+    /// Address of a function of the program (`LoadImm64` of a function).
+    Callback,
+    /// What is handed to a callback: a pointer into a stack of the running calls, or null (Linux
+    /// `ARG_PTR_TO_STACK_OR_NULL`).
+    StackOrNull,
 }
 
 /// What a helper leaves in r0.
@@ -98,8 +125,13 @@ pub enum ArgKind {
 pub enum RetKind {
     /// A number.
     Scalar,
+    /// Nothing: r0 is not set.
+    Void,
     /// Pointer to a value of the `MapObject` argument, or null.
     MapValueOrNull,
+    /// Pointer to a record of `ConstSize` bytes in the ring buffer of the `MapObject` argument, or null. A reference:
+    /// it must be handed to a helper that takes a `Record`.
+    RecordOrNull,
 }
 
 /// Signature of a helper.
@@ -150,21 +182,19 @@ impl Env {
         self.helpers.iter().find(|h| h.id == id)
     }
 
-    /// The map helpers and the generic ones: 1 map_lookup_elem, 2 map_update_elem, 3 map_delete_elem,
-    /// 5 ktime_get_ns, 7 get_prandom_u32, 8 get_smp_processor_id.
+    /// The helpers that every hook of this host offers and its runtime has: 1 map_lookup_elem, 2 map_update_elem,
+    /// 3 map_delete_elem, 5 ktime_get_ns, 7 get_prandom_u32, 8 get_smp_processor_id.
     pub fn base_helpers() -> Vec<HelperSig> {
-        use ArgKind::*;
-        let sig =
-            |id, name, args: &[ArgKind], ret, label| HelperSig { id, name, args: args.to_vec(), ret, label };
-        let (u, l) = (RankLabel::Uniform, RankLabel::RankLocal);
-        vec![
-            sig(1, "map_lookup_elem", &[MapObject, MapKey], RetKind::MapValueOrNull, u),
-            sig(2, "map_update_elem", &[MapObject, MapKey, MapValue, Scalar], RetKind::Scalar, u),
-            sig(3, "map_delete_elem", &[MapObject, MapKey], RetKind::Scalar, u),
-            sig(5, "ktime_get_ns", &[], RetKind::Scalar, l),
-            sig(7, "get_prandom_u32", &[], RetKind::Scalar, l),
-            sig(8, "get_smp_processor_id", &[], RetKind::Scalar, l),
-        ]
+        const OFFERED: [u32; 6] = [1, 2, 3, 5, 7, 8];
+        let mut all = helpers::all();
+        all.retain(|h| OFFERED.contains(&h.id));
+        all
+    }
+
+    /// Every helper whose signature the verifier knows, for tests that verify and do not run: the base helpers, and the
+    /// kernel's that are no more than their arguments.
+    pub fn kernel_like_helpers() -> Vec<HelperSig> {
+        helpers::all()
     }
 
     /// The `generic` hook: a byte buffer of `size` bytes in r1, its size in r2.

@@ -90,6 +90,14 @@ fn hint_for(kind: RejectKind) -> Option<&'static str> {
         K::BadReturn => {
             "a frame's stack is gone after return; return a number, or let the caller pass a buffer"
         }
+        K::Reference => {
+            "on every path, call ringbuf_submit or ringbuf_discard once, with the pointer that reserve gave"
+        }
+        K::SpinLock => {
+            "unlock on every path before the function ends; between lock and unlock only plain code is allowed"
+        }
+        K::Callback => "a callback returns 0 to go on or 1 to stop, and gives back what it took",
+        K::StackDepth => "use less stack in the functions of this call chain, or make them inline",
         K::Unsupported | K::Internal => return None,
     })
 }
@@ -126,11 +134,14 @@ impl Machine<'_> {
                 None => "a number".into(),
             },
             Value::MapObject(m) => format!("the map {}", self.map_name(*m)),
+            Value::Func(pc) => format!("the function {}", self.program.func_at(*pc).name),
             Value::Ptr(p) => {
                 let what = match p.home {
                     Home::Ctx => "a pointer into the context".to_string(),
                     Home::Stack(_) => "a pointer into the stack".to_string(),
                     Home::Map(m) => format!("a pointer into a value of map {}", self.map_name(m)),
+                    Home::Record(m, _) => format!("a pointer into a record of {}", self.map_name(m)),
+                    Home::Key(m) => format!("a pointer to a key of map {}", self.map_name(m)),
                 };
                 if p.nullable { format!("{what}, or null") } else { what }
             }

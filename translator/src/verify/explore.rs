@@ -14,6 +14,7 @@ use super::Machine;
 use super::Stats;
 use super::explain::Refusal;
 use super::ghost::{Counter, Progress};
+use super::helpers::calls_back;
 use super::rejection::{RejectKind, Rejection};
 use super::speculate::Tries;
 use super::state::State;
@@ -95,6 +96,10 @@ impl Heads {
             if let Insn::CallLocal { target } = insn {
                 is_head[target.index()] = true;
                 is_head[pc.plus(1).index()] = true;
+            }
+            if let Insn::CallHelper { id } = insn {
+                // The callback comes back here.
+                is_head[pc.index()] |= calls_back(*id);
             }
         }
         let mut loops: Vec<(Pc, Pc)> = loops.into_iter().collect();

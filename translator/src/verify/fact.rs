@@ -1,7 +1,7 @@
 //! [`Fact`]: what the verifier proved about one instruction, over all paths that reach it. The translator
 //! reads it; it may remove work inside the sandbox, never widen it.
 
-use crate::isa::MapIdx;
+use crate::isa::{MapIdx, Pc};
 
 /// Region that an access touches, the same on all paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,8 +10,10 @@ pub enum Region {
     Ctx,
     /// The stack, of this frame or of a caller's.
     Stack,
-    /// A value of that map.
+    /// A value of that map, or a record of that ring buffer.
     Map(MapIdx),
+    /// A key of which a callback got a copy: in the private memory.
+    Key,
     /// Different regions on different paths: the pointer's tag decides at run time.
     Mixed,
 }
@@ -28,7 +30,7 @@ pub struct Access {
 }
 
 /// A proved call of a helper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallFact {
     /// The map argument, where the helper has one and it is the same map on all paths.
     pub map: Option<MapIdx>,
@@ -37,6 +39,8 @@ pub struct CallFact {
     /// Where the value lies, for a helper with an `ArgKind::MapValue`. `None` is always sound: the host then
     /// fills the whole context before a call, as the value might lie there.
     pub value: Option<Access>,
+    /// The function that the helper calls back, where it is the same on all paths.
+    pub callback: Option<Pc>,
 }
 
 /// Which ways a conditional jump can go.

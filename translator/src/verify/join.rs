@@ -2,7 +2,7 @@
 
 use super::domain::Scalar;
 use super::stack::{ByteSet, Spill, StackMem};
-use super::state::State;
+use super::state::{Lock, Ref, State};
 use super::value::{Num, Ptr, Value};
 use std::rc::Rc;
 
@@ -89,8 +89,30 @@ impl State {
             })
         });
         *out.ghosts_mut() = ghosts;
+        out.join_held(b, &mut j)?;
         out.ids_from(j.ids.len() as u32 + 1);
         Some(out)
+    }
+}
+
+impl State {
+    /// References and the lock under their joined ids; `None` if the states do not hold alike.
+    fn join_held(&mut self, b: &State, j: &mut Joiner<'_>) -> Option<()> {
+        let mut rest = b.refs().to_vec();
+        let mut refs = Vec::with_capacity(rest.len());
+        for r in self.refs().to_vec() {
+            let partner = j.ids.iter().find(|x| x.0 == r.id).map(|x| x.1);
+            let fits = |o: &Ref| o.scope == r.scope && partner.is_none_or(|id| id == o.id);
+            let other = rest.swap_remove(rest.iter().position(fits)?);
+            refs.push(Ref { id: j.id(r.id, other.id, 0), scope: r.scope });
+        }
+        let lock = match (self.lock(), b.lock()) {
+            (None, None) => None,
+            (Some(x), Some(y)) if x.map == y.map => Some(Lock { map: x.map, id: j.id(x.id, y.id, 0) }),
+            _ => return None,
+        };
+        self.set_held(refs, lock);
+        rest.is_empty().then_some(())
     }
 }
 

@@ -4,7 +4,9 @@
 //! Nothing here is trusted: too small a set makes a later read of a cleaned value fail (a needless
 //! refusal), never succeed. A number matters if it can reach an address, a condition, or a place that we do not follow.
 
+use super::callback::CONTEXT;
 use super::env::{ArgKind, Env};
+use super::helpers::calls_back;
 use crate::isa::{AluOp, AtomicOp, Imm64, Insn, Operand, Pc, Reg, Size, Width};
 use crate::program::Program;
 
@@ -130,6 +132,15 @@ impl Live {
         }
         l
     }
+
+    /// What the caller looks at while and after a callback of the helper that is called at `call`, and which goes on there.
+    pub(crate) fn across_callback(&self, call: Pc) -> LiveAt {
+        let mut l = self.at(call);
+        if self.passes_stack.get(call.index()).copied().unwrap_or(true) {
+            (l.stack, l.stack_numbers) = (u128::MAX, u128::MAX);
+        }
+        l
+    }
 }
 
 fn granules(start: i32, len: u32) -> u128 {
@@ -238,8 +249,12 @@ impl Analysis<'_> {
     }
 
     fn passes_stack(&self, pc: Pc) -> bool {
-        let Some(Insn::CallLocal { .. }) = self.program.insn(pc) else { return false };
-        self.fp[pc.index()].is_some_and(|regs| regs[1..6].iter().any(|f| f.in_frame()))
+        let passed = match self.program.insn(pc) {
+            Some(Insn::CallLocal { .. }) => 1..6,
+            Some(Insn::CallHelper { id }) if calls_back(*id) => CONTEXT.index()..CONTEXT.index() + 1,
+            _ => return false,
+        };
+        self.fp[pc.index()].is_some_and(|regs| regs[passed].iter().any(|f| f.in_frame()))
     }
 
     fn solve(&mut self) {
@@ -360,13 +375,22 @@ impl Analysis<'_> {
         (0..6).filter_map(Reg::new).for_each(|r| l.kill(r));
         let Some(sig) = self.env.helper(id) else { return };
         let maps = self.program.maps();
+        if self.passes_stack(pc) {
+            (l.stack, l.stack_numbers) = (u128::MAX, u128::MAX);
+        }
         for (r, arg) in (1..=5).filter_map(Reg::new).zip(&sig.args) {
             let bytes = match arg {
-                ArgKind::Scalar => {
+                // The laps of a loop are as many as its first argument says.
+                ArgKind::Any | ArgKind::Scalar if !calls_back(id) => {
                     l.read(r);
                     continue;
                 }
-                ArgKind::MapObject => 0,
+                ArgKind::Any | ArgKind::Scalar | ArgKind::Size | ArgKind::SizeOrZero | ArgKind::ConstSize => {
+                    0
+                }
+                ArgKind::MapObject | ArgKind::Ctx | ArgKind::Record | ArgKind::SpinLock => 0,
+                ArgKind::Callback | ArgKind::StackOrNull => 0,
+                ArgKind::Mem | ArgKind::MemOrNull | ArgKind::UninitMem => 512,
                 ArgKind::MapKey => maps.iter().map(|m| m.key_size).max().unwrap_or(0),
                 ArgKind::MapValue => maps.iter().map(|m| m.value_size).max().unwrap_or(0),
             };

@@ -52,7 +52,8 @@ impl Place {
         let region = match self.home {
             Home::Ctx => Region::Ctx,
             Home::Stack(_) => Region::Stack,
-            Home::Map(m) => Region::Map(m),
+            Home::Map(m) | Home::Record(m, _) => Region::Map(m),
+            Home::Key(_) => Region::Key,
         };
         let constant = self.off.as_const().and_then(|x| i32::try_from(x as i64).ok());
         let mine = !matches!(self.home, Home::Stack(f) if f != current);
@@ -64,11 +65,13 @@ impl Place {
         (self.off.smin(), self.off.smax().saturating_add(self.size.into()))
     }
 
-    fn stack_start(&self) -> usize {
+    /// Index of the lowest byte of the stack that may be touched.
+    pub(crate) fn stack_start(&self) -> usize {
         (self.off.smin() + i64::from(STACK_BYTES)) as usize
     }
 
-    fn stack_len(&self) -> usize {
+    /// Bytes of the stack that may be touched.
+    pub(crate) fn stack_len(&self) -> usize {
         (self.off.smax() - self.off.smin()) as usize + self.size as usize
     }
 
@@ -131,8 +134,19 @@ impl Machine<'_> {
         let off = add_const(p.off, ask.off.into());
         let place = Place { home: p.home, off, size: ask.size };
         match p.home {
-            Home::Stack(_) => self.in_stack(&place, ask)?,
+            Home::Stack(f) => {
+                self.in_stack(&place, ask)?;
+                if let Some(func) = state.func_of(f) {
+                    self.stack.note(func, off.smin());
+                }
+            }
             Home::Map(m) => self.in_map(&place, m, ask)?,
+            // Whatever the search has joined: what is not held is not there.
+            Home::Record(..) if !state.holds(p.id) => {
+                return ask.refuse(K::Reference, format!("the record of {} is not held", ask.base));
+            }
+            Home::Record(m, bytes) => self.in_record(&place, m, bytes, ask)?,
+            Home::Key(m) => self.in_key(&place, m, ask)?,
             Home::Ctx => self.in_ctx(&place, ask)?,
         }
         if ask.act == Act::Atomic && !off.tnum().is_aligned(ask.size.into()) {
@@ -165,6 +179,37 @@ impl Machine<'_> {
         }
         if map.read_only && ask.act != Act::Read {
             return ask.refuse(K::ReadOnlyMap, format!("map {} is read-only", map.name));
+        }
+        let (lo, hi) = place.reach();
+        if map.touches_lock(lo, hi) {
+            let at = map.spin_lock.unwrap_or_default();
+            let why =
+                format!("offset {} touches the bpf_spin_lock at {at} of map {}", span(place.off), map.name);
+            return ask.refuse(K::SpinLock, why);
+        }
+        Ok(())
+    }
+
+    fn in_record(&self, place: &Place, m: MapIdx, bytes: u32, ask: Ask) -> Duty {
+        let room = i64::from(bytes) - i64::from(ask.size);
+        if place.off.smin() < 0 || place.off.smax() > room {
+            let why =
+                format!("offset {} in a record of {bytes} bytes of {}", span(place.off), self.map_name(m));
+            return ask.refuse(K::MapOob, why);
+        }
+        Ok(())
+    }
+
+    /// A copy of a key, as a callback of `for_each_map_elem` gets it.
+    fn in_key(&self, place: &Place, m: MapIdx, ask: Ask) -> Duty {
+        let map = self.map(m)?;
+        let room = i64::from(map.key_size) - i64::from(ask.size);
+        if place.off.smin() < 0 || place.off.smax() > room {
+            let (at, key) = (span(place.off), map.key_size);
+            return ask.refuse(K::MapOob, format!("offset {at} in the {key}-byte key of map {}", map.name));
+        }
+        if ask.act != Act::Read {
+            return ask.refuse(K::ReadOnlyMap, format!("a key of map {} is read-only", map.name));
         }
         Ok(())
     }
@@ -219,6 +264,7 @@ impl Machine<'_> {
                 let label = if known.is_some() { RankLabel::Uniform } else { map_label(map) };
                 Ok(Value::num(known.unwrap_or(any), label))
             }
+            Home::Record(m, _) | Home::Key(m) => Ok(Value::num(any, map_label(self.map(m)?))),
             Home::Ctx => {
                 let field = field_of(self.env.ctx.fields(), place.reach());
                 Ok(Value::num(any, field.map_or(RankLabel::Uniform, |f| f.label)))

@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `domain/` | abstract numbers: known bits and bounds, at 64 and 32 bits |
 //! | `value`, `stack`, `state` | abstract registers, stack bytes, frames; inclusion |
-//! | `transfer`, `mem`, `branch`, `call` | what each instruction demands and does |
+//! | `transfer`, `mem`, `branch`, `call`, `args`, `callback` | what each instruction demands and does |
+//! | `helpers` | the signatures of all helpers |
+//! | `depth` | the stack of a chain of calls |
 //! | `live` | what may be forgotten, so that paths meet again |
 //! | `explore`, `check` | the search, and the independent proof |
 //! | `explain` | refusals in words |
@@ -43,10 +45,13 @@ use crate::isa::Pc;
 use crate::program::Program;
 use std::sync::Arc;
 
+mod args;
 mod bound;
 mod branch;
 mod call;
+mod callback;
 mod check;
+mod depth;
 mod domain;
 pub(crate) mod env;
 mod explain;
@@ -54,6 +59,7 @@ mod explore;
 pub(crate) mod fact;
 mod ghost;
 mod join;
+pub(crate) mod helpers;
 mod live;
 mod mem;
 #[cfg(feature = "interp")]
@@ -141,11 +147,13 @@ pub(crate) struct Machine<'a> {
     env: &'a Env,
     live: live::Live,
     heads: explore::Heads,
+    stack: depth::StackUse,
 }
 
 impl<'a> Machine<'a> {
     fn new(program: &'a Program, env: &'a Env) -> Machine<'a> {
-        Machine { program, env, live: live::Live::new(program, env), heads: explore::Heads::new(program) }
+        let (live, heads) = (live::Live::new(program, env), explore::Heads::new(program));
+        Machine { program, env, live, heads, stack: depth::StackUse::new(program) }
     }
 }
 
@@ -167,6 +175,7 @@ impl Verifier {
     fn prove(&self, program: Program, seen: impl FnMut(Pc, &state::State)) -> Result<Verified, Rejection> {
         let m = Machine::new(&program, &self.env);
         let cert = explore::explore(&m)?;
+        m.stack.reset();
         let mut stats = Stats { insns: cert.visited, states: cert.nodes.len() as u64, max_insns: 0 };
         let proof = match check::check(&m, &cert, seen) {
             Ok(proof) => proof,
@@ -179,6 +188,9 @@ impl Verifier {
         stats.max_insns = proof.bound.insns;
         if stats.max_insns > self.env.run_budget {
             let (refusal, pc) = explain::too_long(&proof.bound, self.env.run_budget);
+            return Err(m.reject(*refusal, pc, stats));
+        }
+        if let Err((pc, refusal)) = m.check_depth() {
             return Err(m.reject(*refusal, pc, stats));
         }
         let env = self.env.clone();

@@ -6,7 +6,7 @@
 use super::state::State;
 use super::value::{Home, Num, Value};
 use super::{Region, Rejection, Verified, Verifier};
-use crate::interp::{Memory, Regs};
+use crate::interp::{Memory, Regs, key_address};
 use crate::isa::semantics::{compare, operand};
 use crate::isa::{Insn, MapIdx, Pc};
 use crate::limits::STACK_BYTES;
@@ -113,6 +113,7 @@ impl World<'_> {
             Value::Uninit => true,
             Value::Num(n) => n.s.contains(x) && linked(n, x, ids),
             Value::MapObject(m) => x == tag(MAP_OBJECT_TAG, *m),
+            Value::Func(pc) => x == u64::from(pc.0),
             Value::Ptr(p) if p.nullable && x == 0 => true,
             Value::Ptr(p) => match p.home {
                 Home::Ctx => p.off.contains(x.wrapping_sub(CTX_PTR)),
@@ -121,6 +122,12 @@ impl World<'_> {
                     let rel = x.wrapping_sub(tag(MAP_TAG, m));
                     let entries = self.program.maps().get(usize::from(m.0)).map_or(0, |d| d.max_entries);
                     (0..u64::from(entries)).any(|e| p.off.contains(rel.wrapping_sub(e * self.stride(m))))
+                }
+                Home::Record(m, bytes) => self.memory.record_at(usize::from(m.0), bytes, |start| {
+                    p.off.contains(x.wrapping_sub(tag(MAP_TAG, m) | u64::from(start)))
+                }),
+                Home::Key(_) => {
+                    (0..self.memory.frames()).any(|f| p.off.contains(x.wrapping_sub(key_address(f))))
                 }
             },
         }
@@ -152,6 +159,7 @@ impl World<'_> {
                     && low < STACK_TOP
                     && known.is_none_or(|o| addr == self.regs[10].wrapping_add(o))
             }
+            Region::Key => tag == PRIVATE_TAG && low >= STACK_TOP && u64::from(low) < CTX_PTR & 0xffff_ffff,
             Region::Map(m) => {
                 let fits = |o: u64| u64::from(low).wrapping_sub(o).is_multiple_of(self.stride(m));
                 tag == MAP_TAG + u32::from(m.0) && known.is_none_or(fits)

@@ -58,6 +58,14 @@ kinds! {
     UnknownHelper = "unknown-helper",
     /// An argument of a helper is of the wrong type.
     HelperArg = "helper-arg",
+    /// A ring-buffer record that is not given back on some path, or given back twice, or not by its start.
+    Reference = "reference",
+    /// A spin lock that is still held, is not the one that is held, or whose bytes are touched.
+    SpinLock = "spin-lock",
+    /// A callback that does not keep to what its helper wants of it.
+    Callback = "callback",
+    /// The frames of nested calls take more than 512 bytes together.
+    StackDepth = "stack-depth",
     /// A loop that may never end.
     UnboundedLoop = "unbounded-loop",
     /// The instruction budget is used up.

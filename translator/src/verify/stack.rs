@@ -286,6 +286,24 @@ impl StackMem {
         }
     }
 
+    /// A helper wrote numbers to these bytes.
+    pub(crate) fn fill(&mut self, start: usize, len: usize, label: RankLabel) {
+        self.forget(start, len, label);
+        self.init.insert(start, len);
+        if label == RankLabel::Uniform {
+            self.local.remove(start, len);
+        }
+    }
+
+    /// Spilled values that `gone` selects mean nothing any more: their bytes count as never written.
+    pub(crate) fn lose(&mut self, gone: impl Fn(&Value) -> bool) {
+        for s in self.spills.iter().filter(|s| gone(&s.value)) {
+            self.init.remove(s.start.into(), s.size.into());
+            self.local.remove(s.start.into(), s.size.into());
+        }
+        self.spills.retain(|s| !gone(&s.value));
+    }
+
     /// Drops dead bytes, and the numbers that nobody will look at (as one bit per 4 bytes). None if nothing changes.
     pub(crate) fn cleaned(&self, live: u128, numbers: u128) -> Option<StackMem> {
         let (live, numbers) = (ByteSet::from_granules(live), ByteSet::from_granules(numbers));

@@ -9,7 +9,7 @@ use super::ghost::Ghost;
 use super::live::LiveAt;
 use super::stack::StackMem;
 use super::value::{Home, IdMap, Num, Ptr, Value};
-use crate::isa::{AluOp, Pc, Reg, Width};
+use crate::isa::{AluOp, MapIdx, Pc, Reg, Width};
 use std::rc::Rc;
 
 /// A value's id, 0 for none, and its delta.
@@ -27,8 +27,15 @@ const REGS: usize = Reg::COUNT - 1;
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Frame {
-    /// Where the caller goes on; 0 for the entry.
+    /// Where the caller goes on; 0 for the entry. For a callback the call of the helper itself, which
+    /// then makes the next lap or is done.
     pub(crate) ret: Pc,
+    /// Start of the function that runs.
+    func: Pc,
+    /// A helper called it.
+    callback: bool,
+    /// A callback of this frame has returned, and the helper that called it is not done.
+    resumed: bool,
     regs: [Value; REGS],
     stack: Rc<StackMem>,
 }
@@ -57,6 +64,22 @@ impl Frame {
     }
 }
 
+/// Something that was taken and must be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ref {
+    /// Id of the pointers to it.
+    pub(crate) id: u32,
+    /// Index of the callback's frame in which it was taken, and must be given back; 0 outside of callbacks.
+    pub(crate) scope: u8,
+}
+
+/// A spin lock that is held: that of the value which pointers with this id point into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Lock {
+    pub(crate) map: MapIdx,
+    pub(crate) id: u32,
+}
+
 /// An abstract state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
@@ -66,6 +89,21 @@ pub(crate) struct State {
     ghosts: Vec<Ghost>,
     /// Ids from here on are unused.
     next_id: u32,
+    /// References that are held.
+    refs: Vec<Ref>,
+    lock: Option<Lock>,
+}
+
+impl Frame {
+    fn new(ret: Pc, func: Pc, callback: bool, regs: [Value; REGS]) -> Frame {
+        Frame { ret, func, callback, resumed: false, regs, stack: Rc::default() }
+    }
+
+    /// Is this the same place of the same call?
+    fn same_call(&self, other: &Frame) -> bool {
+        (self.ret, self.func, self.callback, self.resumed)
+            == (other.ret, other.func, other.callback, other.resumed)
+    }
 }
 
 impl State {
@@ -76,8 +114,9 @@ impl State {
         if let CtxLayout::Buffer { size } = env.ctx {
             regs[2] = Value::constant(size.into());
         }
-        let frame = Frame { ret: Pc(0), regs, stack: Rc::default() };
-        State { frames: vec![Rc::new(frame)], ghosts: Vec::new(), next_id: 1 }
+        let frame = Frame::new(Pc(0), Pc(0), false, regs);
+        let (frames, ghosts, refs) = (vec![Rc::new(frame)], Vec::new(), Vec::new());
+        State { frames, ghosts, next_id: 1, refs, lock: None }
     }
 
     pub(crate) fn depth(&self) -> usize {
@@ -89,10 +128,30 @@ impl State {
         (self.frames.len() - 1) as u8
     }
 
-    /// Where each frame returns to, the entry's first: two states can only be compared if these agree.
+    /// Where each frame returns to and how, the entry's first: two states can only be compared if these agree.
     pub(crate) fn same_calls(&self, other: &State) -> bool {
         self.frames.len() == other.frames.len()
-            && self.frames.iter().zip(&other.frames).all(|(a, b)| a.ret == b.ret)
+            && self.frames.iter().zip(&other.frames).all(|(a, b)| a.same_call(b))
+    }
+
+    /// Does that function run in one of the frames?
+    pub(crate) fn runs(&self, func: Pc) -> bool {
+        self.frames.iter().any(|f| f.func == func)
+    }
+
+    /// The function of that frame.
+    pub(crate) fn func_of(&self, frame: u8) -> Option<Pc> {
+        self.frames.get(usize::from(frame)).map(|f| f.func)
+    }
+
+    /// Is the running function a callback?
+    pub(crate) fn in_callback(&self) -> bool {
+        self.top().callback
+    }
+
+    /// Index of the innermost callback's frame, 0 outside of callbacks: references are given back where they were taken.
+    pub(crate) fn scope(&self) -> u8 {
+        self.frames.iter().rposition(|f| f.callback).unwrap_or(0) as u8
     }
 
     /// Return addresses of the running calls.
@@ -150,25 +209,91 @@ impl State {
         v
     }
 
-    /// Enters a callee: r1 to r5 are passed, the rest is uninitialised. The caller's frame keeps `across`,
+    /// Enters the callee `func`: r1 to r5 are passed, the rest is uninitialised. The caller's frame keeps `across`,
     /// what it will look at after the call.
-    pub(crate) fn push(&mut self, ret: Pc, across: &LiveAt) {
+    pub(crate) fn push(&mut self, func: Pc, ret: Pc, across: &LiveAt) {
         let mut regs = [Value::Uninit; REGS];
         regs[1..=5].copy_from_slice(&self.top().regs[1..=5]);
         self.clean_frame(self.frames.len() - 1, across);
-        self.frames.push(Rc::new(Frame { ret, regs, stack: Rc::default() }));
+        self.frames.push(Rc::new(Frame::new(ret, func, false, regs)));
     }
 
-    /// Leaves the running callee with r0; r1 to r5 are gone. Its return address; `None` in the entry's frame.
+    /// Enters the callback `func` of the helper that is called at `call`, with r1 to r5. The caller's frame keeps its
+    /// registers, and goes on at `call`.
+    pub(crate) fn push_callback(&mut self, func: Pc, call: Pc, args: [Value; 5], across: &LiveAt) {
+        let mut regs = [Value::Uninit; REGS];
+        regs[1..=5].copy_from_slice(&args);
+        self.clean_frame(self.frames.len() - 1, across);
+        self.frames.push(Rc::new(Frame::new(call, func, true, regs)));
+    }
+
+    /// Leaves the running function; where its caller goes on, `None` in the entry's frame. A callee leaves r0 behind, and r1
+    /// to r5 are gone; a callback leaves the caller's registers as they were.
     pub(crate) fn pop(&mut self) -> Option<Pc> {
         if self.frames.len() == 1 {
             return None;
         }
         let r0 = self.reg(Reg::R0);
-        let ret = self.frames.pop()?.ret;
-        self.clobber();
-        self.set(Reg::R0, r0);
-        Some(ret)
+        let left = self.frames.pop()?;
+        if left.callback {
+            self.top_mut().resumed = true;
+        } else {
+            self.clobber();
+            self.set(Reg::R0, r0);
+        }
+        Some(left.ret)
+    }
+
+    /// The helper that calls back is done.
+    pub(crate) fn end_laps(&mut self) {
+        if self.top().resumed {
+            self.top_mut().resumed = false;
+        }
+    }
+
+    /// References that are held.
+    pub(crate) fn refs(&self) -> &[Ref] {
+        &self.refs
+    }
+
+    /// Is the reference of that id held?
+    pub(crate) fn holds(&self, id: u32) -> bool {
+        self.refs.iter().any(|r| r.id == id)
+    }
+
+    /// Takes a reference; its id.
+    pub(crate) fn acquire(&mut self) -> u32 {
+        let (id, scope) = (self.fresh_id(), self.scope());
+        self.refs.push(Ref { id, scope });
+        id
+    }
+
+    /// Gives a reference back: nothing points to it any more.
+    pub(crate) fn release(&mut self, id: u32) {
+        self.refs.retain(|r| r.id != id);
+        let gone = |v: &Value| matches!(v, Value::Ptr(p) if p.id == id);
+        for frame in &mut self.frames {
+            if frame.regs.iter().any(gone) {
+                let regs = &mut Rc::make_mut(frame).regs;
+                regs.iter_mut().filter(|v| gone(v)).for_each(|v| *v = Value::Uninit);
+            }
+            if frame.stack.spills().iter().any(|s| gone(&s.value)) {
+                Rc::make_mut(&mut Rc::make_mut(frame).stack).lose(gone);
+            }
+        }
+    }
+
+    /// The spin lock that is held.
+    pub(crate) fn lock(&self) -> Option<Lock> {
+        self.lock
+    }
+
+    pub(crate) fn set_held(&mut self, refs: Vec<Ref>, lock: Option<Lock>) {
+        (self.refs, self.lock) = (refs, lock);
+    }
+
+    pub(crate) fn set_lock(&mut self, lock: Option<Lock>) {
+        self.lock = lock;
     }
 
     /// Forgets r0 to r5, as a call does.
@@ -242,6 +367,10 @@ impl State {
 
     /// A pointer has been found to be null or not: so are all copies of it.
     pub(crate) fn settle_null(&mut self, id: u32, is_null: bool) {
+        if is_null {
+            // What was not got need not be given back.
+            self.refs.retain(|r| r.id != id);
+        }
         let hit = |v: &Value| matches!(v, Value::Ptr(p) if p.nullable && p.id == id);
         self.update(hit, |v| {
             if is_null {
@@ -295,6 +424,12 @@ impl State {
                 }
             }
         });
+        let lock = self.lock.map(|l| l.id).filter(|id| *id != 0);
+        for id in self.refs.iter().map(|r| r.id).chain(lock) {
+            if !seen.iter().any(|s| s.0 == id) {
+                seen.push((id, 1, 0, true));
+            }
+        }
         let mut next = 1;
         // A number that is linked with nothing needs no id; a pointer's id also names its object.
         let map: Vec<(u32, u32, i64)> = seen
@@ -318,7 +453,12 @@ impl State {
                     _ => {}
                 },
             );
+            self.refs.iter_mut().for_each(|r| r.id = to(r.id).0);
+            if let Some(lock) = &mut self.lock {
+                lock.id = to(lock.id).0;
+            }
         }
+        self.refs.sort_unstable();
         self.next_id = next;
     }
 
@@ -331,6 +471,7 @@ impl State {
                 Value::Num(n) => n.s.fingerprint().wrapping_add(u64::from(n.id) ^ n.delta as u64),
                 Value::Ptr(p) => p.off.fingerprint().wrapping_add(u64::from(p.id) + 2),
                 Value::MapObject(m) => 3 + u64::from(m.0),
+                Value::Func(pc) => 5 + u64::from(pc.0),
             };
             h = (h.rotate_left(5) ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         });
@@ -349,11 +490,32 @@ impl State {
     pub(crate) fn is_subset(&self, other: &State) -> bool {
         let mut ids = IdMap::default();
         self.same_calls(other)
+            && self.refs.len() == other.refs.len()
             && self.frames.iter().zip(&other.frames).rev().all(|(a, b)| {
                 a.regs.iter().zip(&b.regs).all(|(x, y)| x.is_subset(y, &mut ids))
                     && a.stack.is_subset(&b.stack, &mut ids)
             })
             && other.ghosts.iter().all(|g| self.has_ghost(g, &mut ids))
+            && self.holds_alike(other, &mut ids)
+    }
+
+    /// Are the lock and the references that are held those of `other`? Unlike other ids, those of two references of `other` must
+    /// not stand for one of `self`: it would be given back twice.
+    fn holds_alike(&self, other: &State, ids: &mut IdMap) -> bool {
+        let lock = match (self.lock, other.lock) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a.map == b.map && ids.bind_object(b.id, a.id),
+            _ => false,
+        };
+        let mut free = self.refs.clone();
+        let (named, lost): (Vec<&Ref>, Vec<&Ref>) =
+            other.refs.iter().partition(|r| ids.object(r.id).is_some());
+        let mut take = |r: &Ref, id: Option<u32>| {
+            let found = free.iter().position(|f| f.scope == r.scope && id.is_none_or(|id| id == f.id));
+            found.map(|i| free.swap_remove(i)).is_some()
+        };
+        // Those that no value of `other` names can be any.
+        lock && named.iter().all(|r| take(r, ids.object(r.id))) && lost.iter().all(|r| take(r, None))
     }
 
     fn has_ghost(&self, of: &Ghost, ids: &mut IdMap) -> bool {

@@ -87,7 +87,7 @@ impl Machine<'_> {
                 let other = self.readable_operand(state, src)?;
                 out.flow = self.branch(state, width, cond, dst, (src, other), target, next)?;
             }
-            Insn::CallHelper { id } => self.call_helper(state, id, &mut out)?,
+            Insn::CallHelper { id } => out.flow = self.call_helper(state, (pc, next), id, &mut out)?,
             Insn::CallReg { .. } => {
                 return refuse(K::Unsupported, "calls through a register are not offered");
             }
@@ -166,7 +166,7 @@ impl Machine<'_> {
                 self.map(map)?;
                 Value::pointer(Home::Map(map), offset.into())
             }
-            Imm64::Func(_) => return refuse(K::Unsupported, "callbacks are not offered"),
+            Imm64::Func(pc) => Value::Func(pc),
         };
         state.set(dst, v);
         Ok(())

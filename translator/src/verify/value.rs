@@ -3,7 +3,7 @@
 
 use super::domain::Scalar;
 use super::env::RankLabel;
-use crate::isa::MapIdx;
+use crate::isa::{MapIdx, Pc};
 
 /// Memory that a pointer points into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +14,10 @@ pub(crate) enum Home {
     Stack(u8),
     /// A value of that map.
     Map(MapIdx),
+    /// A record of so many bytes in that ring buffer; the pointer's id is that of the reference.
+    Record(MapIdx, u32),
+    /// A copy of a key of that map, for a callback to read.
+    Key(MapIdx),
 }
 
 /// A number.
@@ -57,6 +61,8 @@ pub(crate) enum Value {
     Ptr(Ptr),
     /// A map object, as helpers take it.
     MapObject(MapIdx),
+    /// The function that starts there, as a callback.
+    Func(Pc),
 }
 
 impl Value {
@@ -73,8 +79,13 @@ impl Value {
         Value::Ptr(Ptr { home, off: Scalar::constant(off as u64), id: 0, nullable: false })
     }
 
+    /// The number 0.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self, Value::Num(n) if n.s.as_const() == Some(0))
+    }
+
     pub(crate) fn is_pointer(&self) -> bool {
-        matches!(self, Value::Ptr(_) | Value::MapObject(_))
+        matches!(self, Value::Ptr(_) | Value::MapObject(_) | Value::Func(_))
     }
 
     pub(crate) fn label(&self) -> RankLabel {
@@ -97,9 +108,10 @@ impl Value {
                 a.home == b.home
                     && (b.nullable || !a.nullable)
                     && a.off.is_subset(b.off)
-                    && ((a.id, b.id) == (0, 0) || (b.id != 0 && ids.bind(b.id, Link::to_object(a.id))))
+                    && ids.bind_object(b.id, a.id)
             }
             (Value::MapObject(a), Value::MapObject(b)) => a == b,
+            (Value::Func(a), Value::Func(b)) => a == b,
             _ => false,
         }
     }
@@ -135,6 +147,16 @@ impl Link {
 pub(crate) struct IdMap(Vec<(u32, Link)>);
 
 impl IdMap {
+    /// Binds the id of an object to the id of an object.
+    pub(crate) fn bind_object(&mut self, id: u32, to: u32) -> bool {
+        (id, to) == (0, 0) || (id != 0 && self.bind(id, Link::to_object(to)))
+    }
+
+    /// What the id of an object is bound to.
+    pub(crate) fn object(&self, id: u32) -> Option<u32> {
+        self.0.iter().find(|(k, _)| *k == id).map(|(_, link)| link.id.0)
+    }
+
     /// Binds `id` to `link`; false if it is bound to something else: two values that are linked there are not
     /// known to be linked here.
     fn bind(&mut self, id: u32, link: Link) -> bool {

@@ -15,6 +15,9 @@ pub const PRIVATE_PAGES: u32 = 1;
 pub const STACK_BASE: u32 = 4096;
 /// r10 of the entry function, as an offset: eight frames of 512 bytes lie below it.
 pub const STACK_TOP: u32 = STACK_BASE + crate::limits::MAX_FRAMES * crate::limits::STACK_BYTES;
+/// Distance from r10 of a function to the key that a callback of its `for_each_map_elem` gets: the keys of eight frames, of at
+/// most 512 bytes each, lie between stack and context.
+pub const KEY_DISTANCE: u32 = crate::limits::MAX_FRAMES * crate::limits::STACK_BYTES;
 /// Offset of the context in the private memory.
 pub const CTX_BASE: u32 = 16384;
 /// Most bytes of a context.
@@ -26,6 +29,9 @@ pub const PRIVATE_TAG: u32 = 1;
 pub const MAP_TAG: u32 = 2;
 /// Tag of map object 0.
 pub const MAP_OBJECT_TAG: u32 = 0x4000_0000;
+
+const _: () = assert!(crate::limits::MAX_KEY_BYTES <= crate::limits::STACK_BYTES);
+const _: () = assert!(STACK_TOP + KEY_DISTANCE + crate::limits::STACK_BYTES <= CTX_BASE);
 
 /// r1 of the entry function for a hook with a context.
 pub const CTX_PTR: u64 = (PRIVATE_TAG as u64) << 32 | CTX_BASE as u64;

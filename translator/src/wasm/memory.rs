@@ -132,7 +132,7 @@ impl Lower<'_> {
             _ => None,
         };
         let memory = match access.region {
-            Region::Ctx | Region::Stack => private,
+            Region::Ctx | Region::Stack | Region::Key => private,
             Region::Map(map) if u32::from(map.0) < private => u32::from(map.0),
             Region::Map(_) | Region::Mixed => return self.at_tag(place, op),
         };
@@ -166,7 +166,8 @@ impl Lower<'_> {
         self.input.program.maps().get(usize::from(map.0)).is_some_and(|m| match m.kind {
             MapKind::Global => true,
             MapKind::Array => m.max_entries == 1,
-            MapKind::Hash => false,
+            MapKind::Hash | MapKind::LruHash | MapKind::PercpuHash => false,
+            MapKind::PercpuArray | MapKind::RingBuf | MapKind::ProgArray => false,
         })
     }
 

@@ -19,6 +19,7 @@ fn map(name: &str, kind: MapKind, value_size: u32, max_entries: u32) -> MapDecl 
         flags: 0,
         read_only: false,
         init,
+        spin_lock: None,
     }
 }
 
@@ -145,10 +146,11 @@ fn random_fact(seed: &mut u64) -> Option<Fact> {
         return None;
     }
     let mut access = || {
-        let region = match below(5) {
+        let region = match below(6) {
             0 => Region::Ctx,
             1 => Region::Stack,
             2 => Region::Mixed,
+            3 => Region::Key,
             _ => Region::Map(MapIdx(below(5) as u16)),
         };
         let offset = match below(4) {
@@ -160,6 +162,6 @@ fn random_fact(seed: &mut u64) -> Option<Fact> {
     };
     let (place, key, value) = (access(), access(), access());
     let map = Some(MapIdx(below(5) as u16)).filter(|_| below(4) > 0);
-    let call = Some(CallFact { map, key, value });
+    let call = Some(CallFact { map, key, value, callback: None });
     Some(Fact { access: place, call, ways: Ways { taken: below(4) > 0, fallthrough: below(4) > 0 } })
 }

@@ -74,6 +74,7 @@ pub fn maps() -> Vec<MapDecl> {
         flags: 0,
         read_only,
         init,
+        spin_lock: None,
     };
     vec![
         map("hash", MapKind::Hash, 24, 8, false, vec![]),

@@ -147,7 +147,7 @@ fn helper(tok: &Tok<'_>) -> Result<u32> {
         Num(n) => u32::try_from(*n).map_err(|_| format!("helper number {n} does not fit into 32 bits")),
         Id(name) => {
             let plain = name.strip_prefix("bpf_").unwrap_or(name);
-            let known = Env::base_helpers();
+            let known = Env::kernel_like_helpers();
             known
                 .iter()
                 .find(|h| h.name == plain)

@@ -17,6 +17,7 @@ fn map(name: &str, kind: MapKind) -> MapDecl {
         flags,
         read_only: false,
         init: vec![],
+        spin_lock: None,
     }
 }
 

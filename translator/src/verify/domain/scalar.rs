@@ -507,6 +507,12 @@ impl<const W: u32> ScalarN<W> {
 }
 
 impl Scalar {
+    /// All numbers from 0 to `max`.
+    pub(crate) fn at_most(max: u64) -> Scalar {
+        let most = Scalar::constant(max);
+        Scalar::assume(Scalar::unknown(), most, Rel::Ule, Width::W64).map_or(most, |(s, _)| s)
+    }
+
     /// Equal elements have equal fingerprints.
     pub(crate) fn fingerprint(self) -> u64 {
         let f = self.full;
