@@ -58,8 +58,8 @@ mod explain;
 mod explore;
 pub(crate) mod fact;
 mod ghost;
-mod join;
 pub(crate) mod helpers;
+mod join;
 mod live;
 mod mem;
 #[cfg(feature = "interp")]
