@@ -11,7 +11,7 @@
 //! hook = "tuner"             # optional: "tuner" or "uprobe"; default: as its section says
 //!
 //! [limits]
-//! fuel = 1000000             # optional: per decision and policy
+//! fuel = 1000000             # optional: per decision and policy, if less than what is proved to be enough
 //! max_channels = 24          # optional, 1 to 64: most channels that a policy may ask for. Must not exceed the
 //!                            # "coll channels" in NCCL's INIT log. Unset: 64, and for AllGather and CollNet,
 //!                            # where NCCL does not clamp, a policy's channels are not passed on

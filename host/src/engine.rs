@@ -20,7 +20,8 @@ pub struct Engine {
 pub const MAX_WASM_STACK: usize = 32 << 10;
 
 /// Fuel of one call instruction. The others cost 1; a call may be one of a helper, which takes about this many times longer.
-pub const CALL_FUEL: u8 = 16;
+/// The translator's bound on a policy's fuel counts the same.
+pub const CALL_FUEL: u8 = ringfence_translator::wasm::cost::CALL_COST as u8;
 
 static GLOBAL: OnceCell<Engine> = OnceCell::new();
 

@@ -25,17 +25,22 @@ mod context;
 mod helpers;
 
 /// Bounds of one instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Fuel of one call: about one unit a Wasm instruction, [`CALL_FUEL`](crate::engine::CALL_FUEL) a call. Charged at loop heads and
-    /// function entries.
-    pub fuel: u64,
+    /// function entries. `None`: what the verifier proved that the policy needs at most, so that it never runs out. A smaller
+    /// number cuts it short.
+    pub fuel: Option<u64>,
 }
 
-impl Default for Limits {
-    /// One million: the verifier's own bound on visited instructions, at most about a millisecond.
-    fn default() -> Limits {
-        Limits { fuel: 1_000_000 }
+/// Fuel of a program that nobody verified, where none is said.
+const UNPROVED_FUEL: u64 = 1_000_000;
+
+impl Limits {
+    /// The fuel of a call of that policy.
+    fn fuel_for(self, policy: &PolicyModule) -> u64 {
+        let proved = policy.max_fuel();
+        self.fuel.into_iter().chain(proved).min().unwrap_or(UNPROVED_FUEL)
     }
 }
 
@@ -79,7 +84,8 @@ impl Instance {
         let mut store = new_store(policy, maps);
         let imports = imports(&mut store, policy).map_err(|why| failed(&why))?;
         // Compiled code checks fuel at entry: a start function, were there one, must not run for free.
-        store.set_fuel(limits.fuel).map_err(|e| failed(&e))?;
+        let fuel = limits.fuel_for(policy);
+        store.set_fuel(fuel).map_err(|e| failed(&e))?;
         let instance =
             wasmtime::Instance::new(&mut store, policy.module(), &imports).map_err(|e| failed(&e))?;
         let memory =
@@ -91,7 +97,7 @@ impl Instance {
             entry,
             hook: policy.hook(),
             reads: policy.reads(),
-            fuel: limits.fuel,
+            fuel,
             counters: policy.metrics().register(),
             prepared: 0,
             last_channels: 0,
@@ -111,6 +117,10 @@ impl Instance {
     /// Fuel that the latest call used; 0 before the first one.
     pub fn fuel_used(&self) -> u64 {
         self.fuel.saturating_sub(self.store.get_fuel().unwrap_or(0))
+    }
+    /// Fuel that a call may use.
+    pub fn fuel_limit(&self) -> u64 {
+        self.fuel
     }
     /// Counters of this instance alone.
     pub fn counters(&self) -> Snapshot {

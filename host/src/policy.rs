@@ -97,6 +97,13 @@ impl Code {
             Code::Unverified(_, env) => env,
         }
     }
+    /// Most fuel that a call takes, where it is proved.
+    fn max_fuel(&self) -> Option<u64> {
+        match self {
+            Code::Verified(m) => Some(m.max_fuel()),
+            Code::Unverified(..) => None,
+        }
+    }
     /// Words of the context that the program may read; all, where nobody knows.
     fn reads(&self) -> Words {
         match self {
@@ -206,6 +213,10 @@ impl PolicyModule {
     }
     pub(crate) fn module(&self) -> &wasmtime::Module {
         &self.0.module
+    }
+    /// Most fuel that a call takes: the verifier has proved it. `None` for a program that nobody verified.
+    pub fn max_fuel(&self) -> Option<u64> {
+        self.0.code.max_fuel()
     }
     pub(crate) fn reads(&self) -> Words {
         self.0.reads

@@ -267,8 +267,7 @@ impl Plan {
         registry: &MapRegistry,
         communicator: u64,
     ) -> Result<Chain, LoadError> {
-        let fuel = self.set.manifest.limits.fuel;
-        let limits = fuel.map_or(Limits::default(), |fuel| Limits { fuel });
+        let limits = Limits { fuel: self.set.manifest.limits.fuel };
         let mut instances = Vec::with_capacity(self.maps.len());
         for (policy, maps) in self.set.policies.iter().zip(&self.maps) {
             let maps = match maps {

@@ -42,7 +42,7 @@ impl std::error::Error for RawError {}
 /// # Errors
 /// [`RawError`]; `mem` is unchanged then.
 pub fn run_unverified(module: &UnverifiedModule, mem: &mut [u8], fuel: u64) -> Result<u64, RawError> {
-    let mut instance = instantiate(module.clone(), Limits { fuel }).map_err(RawError::Setup)?;
+    let mut instance = instantiate(module.clone(), Limits { fuel: Some(fuel) }).map_err(RawError::Setup)?;
     instance.run_generic(mem).map_err(RawError::Fault)
 }
 

@@ -19,7 +19,7 @@ fn compile(hook: Hook, text: &str, maps: &[MapDecl]) -> PolicyModule {
 fn instantiate(registry: &MapRegistry, policy: &PolicyModule, fuel: u64) -> Instance {
     let owner = Owner { policy: policy.name().into(), communicator: 7 };
     let maps = registry.resolve(policy.maps(), &ScopeRules::default(), &owner).unwrap();
-    Instance::new(policy, &maps, Limits { fuel }).unwrap()
+    Instance::new(policy, &maps, Limits { fuel: Some(fuel) }).unwrap()
 }
 
 fn registry() -> MapRegistry {

@@ -15,5 +15,5 @@ pub fn verified(module: WasmModule, memory: &mut [u8], fuel: u64) -> Result<u64>
     let owner = Owner { policy: policy.name().to_owned(), communicator: 0 };
     let maps =
         MapRegistry::new(engine, DEFAULT_MAP_BYTES).resolve(policy.maps(), &ScopeRules::default(), &owner)?;
-    Ok(Instance::new(&policy, &maps, Limits { fuel })?.run_generic(memory)?)
+    Ok(Instance::new(&policy, &maps, Limits { fuel: Some(fuel) })?.run_generic(memory)?)
 }

@@ -39,9 +39,9 @@ pub(super) struct Args {
     /// Memory of a generic program, as hexadecimal digits.
     #[arg(long, value_name = "HEX")]
     mem: Option<String>,
-    /// Fuel of the call.
-    #[arg(long, value_name = "UNITS", default_value_t = Limits::default().fuel)]
-    fuel: u64,
+    /// Fuel of the call, if less than the bound that is proved for the program.
+    #[arg(long, value_name = "UNITS")]
+    fuel: Option<u64>,
     /// One JSON object.
     #[arg(long)]
     pub(super) json: bool,
@@ -66,7 +66,7 @@ const MAP_MEMORY: u64 = 1 << 30;
 /// What came of making an instance.
 type Made = Result<Instance, Box<Rejection>>;
 
-fn instance(program: Program, env: Arc<Env>, fuel: u64) -> anyhow::Result<Made> {
+fn instance(program: Program, env: Arc<Env>, fuel: Option<u64>) -> anyhow::Result<Made> {
     let verified = match Verifier::new(env).verify(program) {
         Ok(verified) => verified,
         Err(rejection) => return Ok(Err(Box::new(rejection))),
@@ -122,7 +122,7 @@ fn run_generic(args: &Args, program: Program, out: Out<'_>) -> anyhow::Result<Ex
         if !hex.is_empty() {
             writeln!(out, "mem   {hex}")?;
         }
-        writeln!(out, "fuel  {fuel} of {}", args.fuel)?;
+        writeln!(out, "fuel  {fuel} of {}", instance.fuel_limit())?;
     }
     Ok(Exit::Ok)
 }
@@ -180,7 +180,7 @@ fn run_tuner(args: &Args, program: Program, hook: Hook, out: Out<'_>) -> anyhow:
     if args.json {
         writeln!(out, "{}", taken.json())?
     } else {
-        taken.text(args.fuel, out)?
+        taken.text(instance.fuel_limit(), out)?
     }
     Ok(Exit::Ok)
 }

@@ -27,7 +27,7 @@ fn owner() -> Owner {
 
 fn instance_in(registry: &MapRegistry, policy: &PolicyModule) -> Instance {
     let maps = registry.resolve(policy.maps(), &ScopeRules::default(), &owner()).unwrap();
-    Instance::new(policy, &maps, Limits { fuel: 10_000 }).unwrap()
+    Instance::new(policy, &maps, Limits { fuel: Some(10_000) }).unwrap()
 }
 
 fn instance(hook: Hook, text: &str) -> Instance {

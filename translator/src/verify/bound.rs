@@ -1,7 +1,7 @@
 //! [`longest`]: the most instructions that a run of a proved program executes, from what the second pass walked.
 //!
 //! Kept states are taken by rising rank. From each, a run goes on until it ends, or until it comes back to an invariant of a
-//! higher rank: [`Cost`] has the most instructions for either. An invariant adds the longest lap, as often as its
+//! higher rank: [`Cost`] has the most that either takes. An invariant adds the longest lap, as often as its
 //! counter has room.
 
 use super::explore::Node;
@@ -9,38 +9,62 @@ use super::ghost::Progress;
 use crate::isa::Pc;
 use std::collections::BTreeMap;
 
+/// What a run takes. Saturating; the longest and the dearest run need not be the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Executed instructions.
+    pub(super) insns: u64,
+    /// Fuel, by the [weights](crate::wasm::cost) of the instructions.
+    pub(super) fuel: u64,
+}
+
+impl Work {
+    pub(super) fn plus(self, b: Work) -> Work {
+        Work { insns: self.insns.saturating_add(b.insns), fuel: self.fuel.saturating_add(b.fuel) }
+    }
+
+    pub(super) fn max(self, b: Work) -> Work {
+        Work { insns: self.insns.max(b.insns), fuel: self.fuel.max(b.fuel) }
+    }
+
+    fn times(self, n: u64) -> Work {
+        Work { insns: self.insns.saturating_mul(n), fuel: self.fuel.saturating_mul(n) }
+    }
+}
+
 /// What a walk from one kept state found.
 #[derive(Default)]
 pub(super) struct Segment {
     pub(super) edges: Vec<Edge>,
-    /// Most instructions on a path that exits, if one does.
-    pub(super) exit: Option<u64>,
+    /// Most on a path that exits, if one does.
+    pub(super) exit: Option<Work>,
 }
 
 /// A path to the next kept state.
 pub(super) struct Edge {
     pub(super) to: u32,
-    pub(super) insns: u64,
+    pub(super) work: Work,
 }
 
-/// Most instructions of a run from a kept state.
+/// Most work of a run from a kept state.
 #[derive(Clone, Default)]
 struct Cost {
     /// Until it ends.
-    end: Option<u64>,
+    end: Option<Work>,
     /// Until it comes back to the invariant of that rank.
-    back: BTreeMap<u32, u64>,
+    back: BTreeMap<u32, Work>,
 }
 
 impl Cost {
-    /// Takes in a run of `insns` instructions that then costs `more`.
-    fn take(&mut self, insns: u64, more: &Cost) {
+    /// Takes in a run that does `work` and then costs `more`.
+    fn take(&mut self, work: Work, more: &Cost) {
         if let Some(end) = more.end {
-            self.end = self.end.max(Some(insns.saturating_add(end)));
+            let end = work.plus(end);
+            self.end = Some(self.end.map_or(end, |e| e.max(end)));
         }
         for (rank, cost) in &more.back {
             let slot = self.back.entry(*rank).or_default();
-            *slot = (*slot).max(insns.saturating_add(*cost));
+            *slot = slot.max(work.plus(*cost));
         }
     }
 }
@@ -54,8 +78,8 @@ struct Graph<'a> {
 /// What [`longest`] finds.
 #[derive(Debug)]
 pub(super) struct Bound {
-    /// Most instructions that a run executes (saturating).
-    pub(super) insns: u64,
+    /// Most that a run takes.
+    pub(super) work: Work,
     /// Head of the loop with an invariant that takes the most of them, and its most laps.
     pub(super) busiest: Option<(Pc, u64)>,
 }
@@ -70,21 +94,21 @@ pub(super) fn longest(nodes: &[Node], segments: &[Segment], laps: &[Option<Progr
         let (node, segment) = (&nodes[id], &segments[id]);
         let mut all = Cost { end: segment.exit, back: BTreeMap::new() };
         for e in &segment.edges {
-            all.take(e.insns, &g.through(e, node.rank));
+            all.take(e.work, &g.through(e, node.rank));
         }
-        let lap = all.back.remove(&node.rank).unwrap_or(0);
+        let lap = all.back.remove(&node.rank).unwrap_or_default();
         let room = match (&node.invariant, laps[id]) {
             (Some(inv), Some(p)) => node.state.counter(inv.counter).map_or(u64::MAX, |n| p.laps(n.s)),
             _ => 0,
         };
-        let all_laps = lap.saturating_mul(room);
-        if room > 0 && busiest.is_none_or(|b| b.0 < all_laps) {
-            busiest = Some((all_laps, node.pc, room));
+        let all_laps = lap.times(room);
+        if room > 0 && busiest.is_none_or(|b| b.0 < all_laps.insns) {
+            busiest = Some((all_laps.insns, node.pc, room));
         }
         g.costs[id].take(all_laps, &all);
     }
-    let insns = g.costs.first()?.end.unwrap_or(0);
-    Some(Bound { insns, busiest: busiest.map(|(_, pc, room)| (pc, room)) })
+    let work = g.costs.first()?.end.unwrap_or_default();
+    Some(Bound { work, busiest: busiest.map(|(_, pc, room)| (pc, room)) })
 }
 
 /// Indices by rank.
@@ -104,13 +128,13 @@ impl Graph<'_> {
     fn through(&self, e: &Edge, rank: u32) -> Cost {
         let to = e.to as usize;
         if self.nodes[to].rank >= rank {
-            return Cost { end: None, back: BTreeMap::from([(self.nodes[to].rank, 0)]) };
+            return Cost { end: None, back: BTreeMap::from([(self.nodes[to].rank, Work::default())]) };
         }
         let mut c = self.costs[to].clone();
         // A return to an invariant below the start goes on from there.
         while let Some(low) = c.back.first_entry().filter(|b| *b.key() < rank) {
-            let (low, insns) = low.remove_entry();
-            c.take(insns, &self.costs[self.by_rank[low as usize - 1]]);
+            let (low, work) = low.remove_entry();
+            c.take(work, &self.costs[self.by_rank[low as usize - 1]]);
         }
         c
     }

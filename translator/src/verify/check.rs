@@ -11,7 +11,7 @@
 //! least one each time, always the same way in one order without wrapping: it would leave every range.
 
 use super::Machine;
-use super::bound::{Bound, Edge, Segment};
+use super::bound::{Bound, Edge, Segment, Work};
 use super::explore::{Certificate, Node, PASSED};
 use super::fact::{Access, CallFact, Fact, Region};
 use super::ghost::Progress;
@@ -51,7 +51,7 @@ struct Checker<'a, S: FnMut(Pc, &State)> {
 /// Proves the certificate. `seen` is shown the state before each instruction.
 pub(crate) fn check(m: &Machine<'_>, cert: &Certificate, seen: impl FnMut(Pc, &State)) -> Result<Proof, Gap> {
     let (facts, ctx_reads) = (vec![None; m.program.len()], vec![false; m.env.ctx.fields().len()]);
-    let bound = Bound { insns: 0, busiest: None };
+    let bound = Bound { work: Work::default(), busiest: None };
     let (proof, laps) = (Proof { facts, ctx_reads, bound }, vec![None; cert.nodes.len()]);
     let nodes = &cert.nodes;
     let mut c = Checker { m, nodes, proof, laps, segments: Vec::new(), steps: 0, limit: cert.visited, seen };
@@ -88,8 +88,8 @@ impl<S: FnMut(Pc, &State)> Checker<'_, S> {
         }
         let mut segment = Segment::default();
         let mut arrivals = node.arrivals.iter().copied();
-        let mut work = vec![(node.pc, first, 0, true)];
-        while let Some((mut pc, mut state, mut insns, mut start)) = work.pop() {
+        let mut work = vec![(node.pc, first, Work::default(), true)];
+        while let Some((mut pc, mut state, mut done, mut start)) = work.pop() {
             loop {
                 if !start && self.m.heads.contains(pc) {
                     state.clean(pc, &self.m.live.at(pc));
@@ -98,23 +98,23 @@ impl<S: FnMut(Pc, &State)> Checker<'_, S> {
                         Some(PASSED) => {}
                         Some(to) => {
                             self.covers(to, pc, &state, node.rank)?;
-                            segment.edges.push(Edge { to, insns });
+                            segment.edges.push(Edge { to, work: done });
                             break;
                         }
                     }
                 }
                 start = false;
-                insns += 1;
+                done = done.plus(self.m.work(pc));
                 match self.step(pc, &mut state)? {
                     Flow::Next(to) => pc = to,
                     Flow::Branch { taken: Some((to, other)), fall: Some(fall) } => {
-                        work.push((to, other, insns, false));
+                        work.push((to, other, done, false));
                         pc = fall;
                     }
                     Flow::Branch { taken: Some((to, other)), fall: None } => (pc, state) = (to, other),
                     Flow::Branch { taken: None, fall: Some(fall) } => pc = fall,
                     Flow::Exit | Flow::Branch { taken: None, fall: None } => {
-                        segment.exit = segment.exit.max(Some(insns));
+                        segment.exit = Some(segment.exit.map_or(done, |e| e.max(done)));
                         break;
                     }
                 }

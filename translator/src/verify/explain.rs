@@ -105,7 +105,7 @@ fn hint_for(kind: RejectKind) -> Option<&'static str> {
 /// A program that ends, but may take too long to.
 #[cold]
 pub(super) fn too_long(bound: &super::bound::Bound, budget: u64) -> (Box<Refusal>, Pc) {
-    let most = format!("a run may execute {} instructions, more than the {budget} allowed", bound.insns);
+    let most = format!("a run may execute {} instructions, more than the {budget} allowed", bound.work.insns);
     let (kind, pc, why) = match bound.busiest {
         Some((pc, laps)) => {
             (RejectKind::UnboundedLoop, pc, format!("this loop may go round {laps} times, and {most}"))

@@ -239,7 +239,7 @@ impl Item {
 
 impl Explorer<'_> {
     fn stats(&self) -> Stats {
-        Stats { insns: self.visited, states: self.nodes.len() as u64, max_insns: 0 }
+        Stats { insns: self.visited, states: self.nodes.len() as u64, max_insns: 0, max_fuel: 0 }
     }
 
     /// Follows one path to its end; other ways are put aside. A path starts at a kept state or at a head.

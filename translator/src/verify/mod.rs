@@ -43,6 +43,7 @@
 
 use crate::isa::Pc;
 use crate::program::Program;
+use crate::wasm::cost;
 use std::sync::Arc;
 
 mod args;
@@ -89,6 +90,9 @@ pub struct Stats {
     /// Most instructions that a run of the program executes, whatever it is given (saturating); 0 where it was refused
     /// before that was known.
     pub max_insns: u64,
+    /// Most fuel that a run of the translated program takes: Wasm instructions, a call counted as
+    /// [`CALL_COST`](crate::wasm::cost::CALL_COST), and a word that a helper copies as one. 0 where `max_insns` is.
+    pub max_fuel: u64,
 }
 
 /// A program with a [`Fact`] per reachable instruction and the [`Env`] it was proved in.
@@ -148,12 +152,24 @@ pub(crate) struct Machine<'a> {
     live: live::Live,
     heads: explore::Heads,
     stack: depth::StackUse,
+    /// Fuel of each slot's instruction.
+    weights: Vec<u64>,
 }
 
 impl<'a> Machine<'a> {
     fn new(program: &'a Program, env: &'a Env) -> Machine<'a> {
         let (live, heads) = (live::Live::new(program, env), explore::Heads::new(program));
-        Machine { program, env, live, heads, stack: depth::StackUse::new(program) }
+        let mut weights = vec![0; program.len()];
+        for (pc, insn) in program.iter() {
+            let joins = heads.contains(pc.plus(insn.slots()));
+            weights[pc.index()] = cost::weight(program, pc, joins);
+        }
+        Machine { program, env, live, heads, stack: depth::StackUse::new(program), weights }
+    }
+
+    /// What the instruction at `pc` takes.
+    fn work(&self, pc: Pc) -> bound::Work {
+        bound::Work { insns: 1, fuel: self.weights.get(pc.index()).copied().unwrap_or(0) }
     }
 }
 
@@ -176,7 +192,8 @@ impl Verifier {
         let m = Machine::new(&program, &self.env);
         let cert = explore::explore(&m)?;
         m.stack.reset();
-        let mut stats = Stats { insns: cert.visited, states: cert.nodes.len() as u64, max_insns: 0 };
+        let mut stats =
+            Stats { insns: cert.visited, states: cert.nodes.len() as u64, max_insns: 0, max_fuel: 0 };
         let proof = match check::check(&m, &cert, seen) {
             Ok(proof) => proof,
             Err(gap) => {
@@ -185,7 +202,8 @@ impl Verifier {
                 return Err(m.reject(*refusal, gap.pc, stats));
             }
         };
-        stats.max_insns = proof.bound.insns;
+        let most = proof.bound.work;
+        (stats.max_insns, stats.max_fuel) = (most.insns, most.fuel.saturating_add(cost::ENTRY + 1));
         if stats.max_insns > self.env.run_budget {
             let (refusal, pc) = explain::too_long(&proof.bound, self.env.run_budget);
             return Err(m.reject(*refusal, pc, stats));

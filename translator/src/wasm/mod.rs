@@ -5,6 +5,7 @@
 
 mod alu;
 mod control;
+pub mod cost;
 mod imports;
 pub mod layout;
 mod locals;

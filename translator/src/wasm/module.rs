@@ -44,7 +44,12 @@ impl Translator {
         let env = verified.env();
         let input = Input { program, facts: Some(verified.facts()), helpers: &env.helpers };
         let output = Output::new(&input)?;
-        Ok(WasmModule { output, env: Arc::clone(env), ctx_reads: ctx_reads(verified) })
+        Ok(WasmModule {
+            output,
+            env: Arc::clone(env),
+            ctx_reads: ctx_reads(verified),
+            max_fuel: verified.stats().max_fuel,
+        })
     }
 }
 
@@ -58,6 +63,7 @@ pub struct WasmModule {
     output: Output,
     env: Arc<Env>,
     ctx_reads: Vec<Range<u32>>,
+    max_fuel: u64,
 }
 
 impl WasmModule {
@@ -84,6 +90,10 @@ impl WasmModule {
     /// ELF section of the entry function; empty for raw code.
     pub fn section(&self) -> &str {
         self.output.program.section()
+    }
+    /// Most fuel that a run takes, proved: see [`Stats::max_fuel`](crate::verify::Stats::max_fuel).
+    pub fn max_fuel(&self) -> u64 {
+        self.max_fuel
     }
     /// Bytes of the context that the program may read, itself or through a helper: ascending, disjoint, not
     /// adjacent. The host need not fill others.
