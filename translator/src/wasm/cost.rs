@@ -146,6 +146,7 @@ mod tests {
             max_entries: 4,
             flags: 0,
             read_only: false,
+            spin_lock: None,
             init: vec![],
         };
         let text = "r0 = 1\nw0 = cmpxchg32_32(r1 + 8, w0, w0)\nexit";
