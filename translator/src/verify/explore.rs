@@ -99,7 +99,10 @@ impl Heads {
             }
             if let Insn::CallHelper { id } = insn {
                 // The callback comes back here.
-                is_head[pc.index()] |= calls_back(*id);
+                if calls_back(*id) {
+                    is_head[pc.index()] = true;
+                    loops.entry(pc).or_insert(pc);
+                }
             }
         }
         let mut loops: Vec<(Pc, Pc)> = loops.into_iter().collect();

@@ -15,6 +15,8 @@ pub(crate) enum Counter {
     Reg(Reg),
     /// A spilled value: its first byte from the lowest of the frame, and its size.
     Stack(u16, u8),
+    /// The laps of the helper that calls back.
+    Laps,
 }
 
 /// The counter of one invariant as it was on the last pass.
@@ -71,6 +73,7 @@ impl State {
     /// The number at that place of the running frame.
     pub(crate) fn counter(&self, at: Counter) -> Option<Num> {
         let v = match at {
+            Counter::Laps => return self.laps(),
             Counter::Reg(r) => self.reg(r),
             Counter::Stack(start, size) => {
                 self.stack(self.current())?.read(start.into(), size.into()).ok()?
@@ -99,6 +102,7 @@ impl State {
         if n.id == 0 {
             n.id = self.fresh_id();
             match at {
+                Counter::Laps => self.set_laps(n),
                 Counter::Reg(r) => self.set(r, Value::Num(n)),
                 Counter::Stack(start, size) => {
                     let frame = self.current();

@@ -21,8 +21,11 @@ fn id_of(v: &Value) -> (u32, i64) {
     }
 }
 
-/// r0 to r9; r10 is known.
-const REGS: usize = Reg::COUNT - 1;
+/// r0 to r9; r10 is known, and in its place stands [`LAPS`].
+const REGS: usize = Reg::COUNT;
+/// Where a frame keeps how many laps the helper has made that it called and that calls back: a number that no instruction
+/// can touch, unset while no such helper has made one.
+const LAPS: usize = Reg::FP.index();
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,8 +37,6 @@ pub(crate) struct Frame {
     func: Pc,
     /// A helper called it.
     callback: bool,
-    /// A callback of this frame has returned, and the helper that called it is not done.
-    resumed: bool,
     regs: [Value; REGS],
     stack: Rc<StackMem>,
 }
@@ -96,13 +97,18 @@ pub(crate) struct State {
 
 impl Frame {
     fn new(ret: Pc, func: Pc, callback: bool, regs: [Value; REGS]) -> Frame {
-        Frame { ret, func, callback, resumed: false, regs, stack: Rc::default() }
+        Frame { ret, func, callback, regs, stack: Rc::default() }
+    }
+
+    /// Is a helper that calls back on its way, having made a lap?
+    fn resumed(&self) -> bool {
+        self.regs[LAPS] != Value::Uninit
     }
 
     /// Is this the same place of the same call?
     fn same_call(&self, other: &Frame) -> bool {
-        (self.ret, self.func, self.callback, self.resumed)
-            == (other.ret, other.func, other.callback, other.resumed)
+        (self.ret, self.func, self.callback, self.resumed())
+            == (other.ret, other.func, other.callback, other.resumed())
     }
 }
 
@@ -170,15 +176,15 @@ impl State {
 
     pub(crate) fn reg(&self, r: Reg) -> Value {
         match self.top().regs.get(r.index()) {
-            Some(v) => *v,
-            None => Value::pointer(Home::Stack(self.current()), 0),
+            Some(v) if r != Reg::FP => *v,
+            _ => Value::pointer(Home::Stack(self.current()), 0),
         }
     }
 
     /// Sets a register; r10 has been ruled out by the caller.
     pub(crate) fn set(&mut self, r: Reg, v: Value) {
-        if let Some(slot) = self.top_mut().regs.get_mut(r.index()) {
-            *slot = v;
+        if r != Reg::FP {
+            self.top_mut().regs[r.index()] = v;
         }
     }
 
@@ -236,7 +242,7 @@ impl State {
         let r0 = self.reg(Reg::R0);
         let left = self.frames.pop()?;
         if left.callback {
-            self.top_mut().resumed = true;
+            self.count_lap();
         } else {
             self.clobber();
             self.set(Reg::R0, r0);
@@ -244,10 +250,31 @@ impl State {
         Some(left.ret)
     }
 
+    /// Laps that the helper has made which is called here; `None` before the first.
+    pub(crate) fn laps(&self) -> Option<Num> {
+        match self.top().regs[LAPS] {
+            Value::Num(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// A lap begins after so many.
+    pub(crate) fn set_laps(&mut self, laps: Num) {
+        self.top_mut().regs[LAPS] = Value::Num(laps);
+    }
+
+    /// A callback has returned.
+    fn count_lap(&mut self) {
+        if let Value::Num(n) = &mut self.top_mut().regs[LAPS] {
+            n.s = n.s.alu(AluOp::Add, Scalar::constant(1), Width::W64);
+            n.delta = if n.id == 0 { 0 } else { n.delta.wrapping_add(1) };
+        }
+    }
+
     /// The helper that calls back is done.
     pub(crate) fn end_laps(&mut self) {
-        if self.top().resumed {
-            self.top_mut().resumed = false;
+        if self.top().resumed() {
+            self.top_mut().regs[LAPS] = Value::Uninit;
         }
     }
 
@@ -391,6 +418,7 @@ impl State {
 
     fn clean_frame(&mut self, at: usize, live: &LiveAt) {
         let cleaned = |i: usize, v: &Value| match v {
+            _ if i == LAPS => None,
             _ if live.regs >> i & 1 == 0 => Some(Value::Uninit).filter(|u| u != v),
             Value::Num(n) if live.numbers >> i & 1 == 0 => {
                 Some(Value::num(Scalar::unknown(), n.label)).filter(|u| u != v)
@@ -531,6 +559,6 @@ impl State {
     /// r0 to r9 of the running frame.
     #[cfg(feature = "interp")]
     pub(crate) fn regs(&self) -> &[Value] {
-        &self.top().regs
+        &self.top().regs[..LAPS]
     }
 }

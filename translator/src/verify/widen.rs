@@ -190,6 +190,11 @@ impl Prober<'_> {
     }
 
     fn note(&mut self, pc: Pc, state: &State) {
+        if let Some(Insn::CallHelper { id }) = self.m.program.insn(pc)
+            && let Some(most) = self.m.most_laps(state, *id)
+        {
+            self.ladder.note(most, Width::W64);
+        }
         let Some(Insn::JumpIf { width, dst, src, .. }) = self.m.program.insn(pc) else { return };
         let operands = match src {
             Operand::Imm(k) => {
@@ -208,9 +213,10 @@ impl Prober<'_> {
     }
 }
 
-/// Numbers of the running frame that have been widened since `first`: registers before stack slots.
+/// Numbers of the running frame that have been widened since `first`: laps, registers, stack slots.
 fn counters_of(s: &State, first: &State) -> Vec<Counter> {
     let regs = (0..Reg::COUNT).filter_map(|i| Reg::new(i as u8)).map(Counter::Reg);
+    let regs = std::iter::once(Counter::Laps).chain(regs);
     let spills = s.stack(s.current()).map_or(&[][..], |stack| stack.spills());
     let slots = spills.iter().map(|s| Counter::Stack(s.start(), s.size()));
     let number = |s: &State, at: &Counter| s.counter(*at).map(|n| n.s);
