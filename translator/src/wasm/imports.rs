@@ -22,6 +22,8 @@ pub(super) struct Input<'a> {
     pub(super) facts: Option<&'a [Option<Fact>]>,
     /// Helpers on offer.
     pub(super) helpers: &'a [HelperSig],
+    /// Bytes of the context, if each access is to be held against its region at run time.
+    pub(super) check_regions: Option<u32>,
 }
 
 impl Input<'_> {

@@ -14,13 +14,15 @@ pub(super) enum Slot {
     Key,
     /// The number for a dispatch block.
     Select,
+    /// An address that is held against its region.
+    Address,
 }
 
 impl Slot {
     fn ty(self) -> ValType {
         match self {
             Slot::Reg(_) | Slot::Pointer | Slot::Key => ValType::I64,
-            Slot::Select => ValType::I32,
+            Slot::Select | Slot::Address => ValType::I32,
         }
     }
 
@@ -30,6 +32,7 @@ impl Slot {
             Slot::Pointer => "pointer".into(),
             Slot::Key => "key".into(),
             Slot::Select => "select".into(),
+            Slot::Address => "address".into(),
         }
     }
 }

@@ -134,7 +134,7 @@ impl Lower<'_> {
         let memory = match access.region {
             Region::Ctx | Region::Stack | Region::Key => private,
             Region::Map(map) if u32::from(map.0) < private => u32::from(map.0),
-            Region::Map(_) | Region::Mixed => return self.at_tag(place, op),
+            Region::Map(_) | Region::Mixed => return self.at_tag(place, size, op),
         };
         let mut arg = MemArg { offset: 0, align: 0, memory_index: memory };
         match (known, access.region, access.offset) {
@@ -158,6 +158,7 @@ impl Lower<'_> {
                 }
             }
         }
+        self.check_region(access.region, arg, size);
         op(self, arg);
     }
 
@@ -172,10 +173,10 @@ impl Lower<'_> {
     }
 
     /// An access whose memory the pointer's tag decides.
-    fn at_tag(&mut self, (base, off): Place, op: &mut dyn FnMut(&mut Self, MemArg)) {
+    fn at_tag(&mut self, (base, off): Place, size: u32, op: &mut dyn FnMut(&mut Self, MemArg)) {
         let maps = self.imports.private();
         if maps == 0 {
-            return self.at_private(base, off, op);
+            return self.at_private(base, off, size, op);
         }
         // Labels from inside out: private, map 0, ..., the last map, trap, done.
         for _ in 0..maps + 3 {
@@ -188,18 +189,22 @@ impl Lower<'_> {
             let memory_index = if arm == 0 { maps } else { arm - 1 };
             self.get_slot(Slot::Pointer);
             self.ops().i32_wrap_i64();
-            op(self, MemArg { offset: 0, align: 0, memory_index });
+            let arg = MemArg { offset: 0, align: 0, memory_index };
+            self.check_region(Region::Mixed, arg, size);
+            op(self, arg);
             self.ops().br(maps + 1 - arm);
         }
         self.ops().end().unreachable().end();
     }
 
-    fn at_private(&mut self, base: Reg, off: i16, op: &mut dyn FnMut(&mut Self, MemArg)) {
+    fn at_private(&mut self, base: Reg, off: i16, size: u32, op: &mut dyn FnMut(&mut Self, MemArg)) {
         self.tag(base, off);
         self.ops().i32_const(1).i32_ne().if_(BlockType::Empty).unreachable().end();
         self.get_slot(Slot::Pointer);
         self.ops().i32_wrap_i64();
-        op(self, MemArg { offset: 0, align: 0, memory_index: 0 });
+        let arg = MemArg { offset: 0, align: 0, memory_index: 0 };
+        self.check_region(Region::Mixed, arg, size);
+        op(self, arg);
     }
 
     /// Keeps `base + off` and pushes its tag.

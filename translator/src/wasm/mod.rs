@@ -12,6 +12,7 @@ mod locals;
 mod lower;
 mod memory;
 mod module;
+mod regions;
 
 pub use module::{SourceAt, Translator, UnverifiedModule, WasmModule, translate_unverified};
 

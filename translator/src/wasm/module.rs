@@ -25,12 +25,21 @@ const MAX_BODY_BYTES: usize = 7_654_321;
 
 /// Translates verified programs.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Translator {}
+pub struct Translator {
+    check_regions: bool,
+}
 
 impl Translator {
     /// A translator.
     pub fn new() -> Translator {
-        Translator {}
+        Translator { check_regions: false }
+    }
+
+    /// The module traps where an access is not wholly inside the region that was proved, the context, the active
+    /// stack or one value of the map. For tests of the verifier: a proof needs no such check.
+    #[cfg(feature = "interp")]
+    pub fn check_regions(self) -> Translator {
+        Translator { check_regions: true }
     }
 
     /// The Wasm module of a program, in the ABI of [`layout`](super::layout). The same program with the same facts gives
@@ -42,7 +51,8 @@ impl Translator {
     pub fn translate(&self, verified: &Verified) -> Result<WasmModule, Error> {
         let program = verified.program();
         let env = verified.env();
-        let input = Input { program, facts: Some(verified.facts()), helpers: &env.helpers };
+        let check_regions = self.check_regions.then(|| env.ctx.size());
+        let input = Input { program, facts: Some(verified.facts()), helpers: &env.helpers, check_regions };
         let output = Output::new(&input)?;
         Ok(WasmModule {
             output,
@@ -149,7 +159,7 @@ impl UnverifiedModule {
 /// # Errors
 /// As [`Translator::translate`], and `NotFound` for a helper that is not on offer.
 pub fn translate_unverified(program: &Program, helpers: &[HelperSig]) -> Result<UnverifiedModule, Error> {
-    let output = Output::new(&Input { program, facts: None, helpers })?;
+    let output = Output::new(&Input { program, facts: None, helpers, check_regions: None })?;
     Ok(UnverifiedModule { output })
 }
 

@@ -129,10 +129,32 @@ fn wrong_facts_cannot_widen_the_sandbox() {
     let mut seed = 0xFAC7;
     for _ in 0..3000 {
         let facts: Vec<Option<Fact>> = (0..program.len()).map(|_| random_fact(&mut seed)).collect();
-        let input = Input { program: &program, facts: Some(&facts), helpers: &helpers };
+        let check_regions = (seed & 1 == 0).then_some(64);
+        let input = Input { program: &program, facts: Some(&facts), helpers: &helpers, check_regions };
         let bytes = module::output_bytes(&input).expect("translates");
         validate(&bytes);
     }
+}
+
+/// With checks of regions, each access has one trap more.
+#[test]
+fn checks_of_regions_come_with_each_access() {
+    let maps = [map("h", MapKind::Hash, 24, 100), map("g", MapKind::Global, 8, 1)];
+    let text = "r0 = *(u64 *)(r1 + 8)\n*(u32 *)(r10 - 4) = 3\nr1 = map[h] ll\nr2 = r10\nr2 += -4\ncall 1\n\
+                if r0 == 0 goto out\nr1 = 1\nlock *(u64 *)(r0 + 8) += r1\nout:\nr1 = map[g][0] + 0 ll\n\
+                r0 = *(s8 *)(r1 + 7)\nexit";
+    let program = assemble(text, &maps).expect("assembles");
+    let env = std::sync::Arc::new(Env::generic(16));
+    let verified = crate::verify::Verifier::new(env).verify(program).expect("safe");
+    let traps = |t: Translator| {
+        let module = t.translate(&verified).expect("translates");
+        validate(module.bytes());
+        let text = wasmprinter::print_bytes(module.bytes()).expect("prints");
+        text.matches("unreachable").count()
+    };
+    #[cfg(feature = "interp")]
+    assert_eq!(traps(Translator::new().check_regions()), traps(Translator::new()) + 4);
+    assert_eq!(traps(Translator::new()), 0);
 }
 
 fn random_fact(seed: &mut u64) -> Option<Fact> {
