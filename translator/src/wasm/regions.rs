@@ -19,10 +19,12 @@ impl Lower<'_> {
             _ if arg.memory_index < self.imports.private() => self.push_in_value(arg, size),
             Region::Ctx => self.push_between(arg, CTX_BASE, ctx_bytes, size),
             Region::Stack => self.push_in_stack(arg, size),
+            Region::Key => self.push_between(arg, STACK_TOP, CTX_BASE - STACK_TOP, size),
             Region::Map(_) | Region::Mixed => {
                 self.push_between(arg, CTX_BASE, ctx_bytes, size);
+                self.push_between(arg, STACK_TOP, CTX_BASE - STACK_TOP, size);
                 self.push_in_stack(arg, size);
-                self.ops().i32_or();
+                self.ops().i32_or().i32_or();
             }
         }
         self.ops().i32_eqz().if_(BlockType::Empty).unreachable().end();
@@ -54,10 +56,13 @@ impl Lower<'_> {
         self.ops().i64_const(i64::from(STACK_TOP - size)).i64_le_u().i32_and();
     }
 
-    /// Pushes: do they lie in one value of the map whose memory is accessed?
+    /// Pushes: do they lie in one value of the map whose memory is accessed? A ring buffer has none: in its memory.
     fn push_in_value(&mut self, arg: MemArg, size: u32) {
         let map = arg.memory_index as usize;
         let (decl, layout) = (&self.input.program.maps()[map], self.imports.maps[map]);
+        if !decl.kind.has_values() {
+            return self.push_between(arg, 0, layout.pages * 65536, size);
+        }
         let Some(last) = decl.value_size.checked_sub(size) else {
             self.ops().i32_const(0);
             return;
