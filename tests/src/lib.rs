@@ -1,3 +1,4 @@
 //! Shared helpers of the integration tests.
+pub mod built;
 pub mod random;
 pub mod run;

@@ -7,7 +7,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 use tempfile::TempDir;
 
 /// The workspace's root.
@@ -15,43 +14,9 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace")
 }
 
-/// The directory of this build, `target/<profile>`.
-fn target() -> PathBuf {
-    let exe = std::env::current_exe().expect("a test has a path");
-    exe.parent().and_then(Path::parent).expect("tests run from target/<profile>/deps").to_path_buf()
-}
-
-/// Where binary and plugin lie: `RINGFENCE_BIN` (`make test` sets it to what `make build` made), else the directory of this
-/// build, where they are built once, so that no stale one is tested.
+/// Where binary and plugin lie.
 fn built() -> &'static Path {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        if let Some(dir) = std::env::var_os("RINGFENCE_BIN") {
-            return dir.into();
-        }
-        let dir = target();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
-        command.args([
-            "build",
-            "--quiet",
-            "-p",
-            "nccl-ringfence",
-            "-p",
-            "ringfence-host",
-            "--lib",
-            "--bin",
-            "ringfence",
-        ]);
-        if dir.ends_with("release") {
-            command.arg("--release");
-        }
-        let target = dir.parent().expect("a profile lies in a target directory");
-        let status =
-            command.current_dir(root()).arg("--target-dir").arg(target).status().expect("cargo runs");
-        assert!(status.success(), "the binary does not build");
-        dir
-    })
+    ringfence_tests::built::dir()
 }
 
 fn plugin() -> PathBuf {

@@ -1,11 +1,13 @@
 //! [`Verdict`]: `ringfence check`, the verifier's answer for every program of an object.
 
-use super::{Exit, Out, hook, input};
+use super::{Exit, Out, explain, hook, input};
 use crate::hooks::Hook;
-use ringfence_translator::verify::Verifier;
-use ringfence_translator::{At, Error, Object, Rejection, SourceLine, Stats, Verified};
+use anyhow::Context;
+use ringfence_translator::verify::{Explanation, Verifier};
+use ringfence_translator::{At, Error, Object, Program, Rejection, SourceLine, Stats, Verified};
 use serde_json::{Value, json};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -18,6 +20,16 @@ pub(super) struct Args {
     /// Check all programs as this hook (tuner, uprobe, generic), whatever their sections say.
     #[arg(long, value_name = "NAME", value_parser = hook::parse)]
     hook: Option<Hook>,
+    /// For each refusal: the whole path, registers and stack, and an example of a fix.
+    #[arg(long)]
+    explain: bool,
+    /// Write what the verifier does, step by step, in the notation of the kernel's log: to FILE, or else before the
+    /// verdict (with --json, to standard error).
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    log: Option<Option<PathBuf>>,
+    /// Lines of the log for one program.
+    #[arg(long, value_name = "LINES", default_value_t = 100_000)]
+    log_limit: u64,
     /// One JSON object a line.
     #[arg(long)]
     pub(super) json: bool,
@@ -26,6 +38,7 @@ pub(super) struct Args {
 /// Runs the command.
 pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
     let mut exit = Exit::Ok;
+    let mut log = LogFile::open(args)?;
     for file in &args.files {
         let object = match input::load_object(file) {
             Ok(object) => object,
@@ -39,10 +52,53 @@ pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
             if verdict.refusal.is_some() {
                 exit = exit.or(Exit::Refused);
             }
-            verdict.print(file, args.json, out)?;
+            log.write(args, &object, &verdict, out)?;
+            let explanation = verdict.refusal.as_ref().and_then(|_| verdict.explain(&object, args.hook));
+            verdict.print(file, args, explanation.as_ref(), out)?;
         }
     }
+    log.close()?;
     Ok(exit)
+}
+
+/// Where `--log` goes.
+enum LogFile {
+    Nowhere,
+    Output,
+    File(BufWriter<File>),
+}
+
+impl LogFile {
+    fn open(args: &Args) -> anyhow::Result<LogFile> {
+        Ok(match &args.log {
+            None => LogFile::Nowhere,
+            Some(None) => LogFile::Output,
+            Some(Some(path)) => {
+                let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+                LogFile::File(BufWriter::new(file))
+            }
+        })
+    }
+
+    fn write(&mut self, args: &Args, object: &Object, v: &Verdict, out: Out<'_>) -> io::Result<()> {
+        let mut stderr = io::stderr();
+        let to: Out<'_> = match self {
+            LogFile::Nowhere => return Ok(()),
+            LogFile::Output if args.json => &mut stderr,
+            LogFile::Output => out,
+            LogFile::File(file) => file,
+        };
+        let Some((verifier, program)) = v.load(object, args.hook) else { return Ok(()) };
+        writeln!(to, "log of {} ({})", v.program, v.section)?;
+        verifier.log(&program, to, args.log_limit)
+    }
+
+    fn close(self) -> io::Result<()> {
+        match self {
+            LogFile::File(mut file) => file.flush(),
+            LogFile::Nowhere | LogFile::Output => Ok(()),
+        }
+    }
 }
 
 fn unreadable(file: &Path, error: &anyhow::Error, json: bool, out: Out<'_>) -> io::Result<()> {
@@ -121,7 +177,9 @@ impl Refusal {
             source: None,
             line: format!("reject[unknown-hook] {message}"),
             message: format!("{message}; use --hook to say which it is for"),
-            hint: Some("use --hook to say which it is for".into()),
+            hint: Some(
+                "write SEC(\"tuner\") before the function, or use --hook to say which it is for".into(),
+            ),
         }
     }
 
@@ -155,14 +213,16 @@ impl Refusal {
 
     /// The refusal for people: the line, the source with a mark, the advice.
     pub(super) fn print(&self, out: Out<'_>) -> io::Result<()> {
+        self.print_place(out)?;
+        self.hint.as_ref().map_or(Ok(()), |hint| writeln!(out, "  hint: {hint}"))
+    }
+
+    fn print_place(&self, out: Out<'_>) -> io::Result<()> {
         writeln!(out, "  {}", self.line)?;
         if let Some(source) = self.source.as_ref().filter(|s| !s.text.trim().is_empty()) {
             let text = source.text.trim();
             writeln!(out, "  {:>5} | {text}", source.line)?;
             writeln!(out, "        | {}", "^".repeat(text.chars().count()))?;
-        }
-        if let Some(hint) = &self.hint {
-            writeln!(out, "  hint: {hint}")?;
         }
         Ok(())
     }
@@ -181,8 +241,27 @@ fn kebab(camel: &str) -> String {
 }
 
 impl Verdict {
-    fn print(&self, file: &Path, json: bool, out: Out<'_>) -> io::Result<()> {
-        if json { writeln!(out, "{}", self.json(file)) } else { self.text(file, out) }
+    /// The verifier and the linked program, where the section names a hook and the program can be linked.
+    fn load(&self, object: &Object, hook: Option<Hook>) -> Option<(Verifier, Program)> {
+        let hook = hook.or_else(|| Hook::from_section(&self.section))?;
+        Some((Verifier::new(hook.env()), object.program(&self.program).ok()?))
+    }
+
+    /// Why the verifier refuses it, at length.
+    fn explain(&self, object: &Object, hook: Option<Hook>) -> Option<Explanation> {
+        let (verifier, program) = self.load(object, hook)?;
+        verifier.explain(&program)
+    }
+
+    fn print(&self, file: &Path, args: &Args, why: Option<&Explanation>, out: Out<'_>) -> io::Result<()> {
+        if !args.json {
+            return self.text(file, args, why, out);
+        }
+        let mut line = self.json(file);
+        if let (Value::Object(keys), Some(why)) = (&mut line, why) {
+            keys.append(&mut explain::json(why));
+        }
+        writeln!(out, "{line}")
     }
 
     fn json(&self, file: &Path) -> Value {
@@ -204,7 +283,7 @@ impl Verdict {
         })
     }
 
-    fn text(&self, file: &Path, out: Out<'_>) -> io::Result<()> {
+    fn text(&self, file: &Path, args: &Args, why: Option<&Explanation>, out: Out<'_>) -> io::Result<()> {
         let word = if self.refusal.is_some() { "rejected" } else { "accepted" };
         let (insns, micros) = (self.stats.insns, self.micros);
         writeln!(
@@ -214,7 +293,14 @@ impl Verdict {
             self.program,
             self.section
         )?;
-        self.refusal.as_ref().map_or(Ok(()), |r| r.print(out))
+        match (&self.refusal, why) {
+            (Some(refusal), Some(why)) => {
+                refusal.print_place(out)?;
+                explain::print(why, args.explain, out)
+            }
+            (Some(refusal), None) => refusal.print(out),
+            (None, _) => Ok(()),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod check;
 mod cost;
 mod disasm;
 mod doctor;
+mod explain;
 mod fields;
 mod hook;
 mod input;

@@ -146,7 +146,10 @@ impl Machine<'_> {
         };
         let map = self.map(m)?;
         let size = if kind == ArgKind::MapKey { map.key_size } else { map.value_size };
-        let place = self.readable(state, r, size)?;
+        let place = self.readable(state, r, size).map_err(|e| {
+            let what = if kind == ArgKind::MapKey { "key" } else { "value" };
+            e.within(format!("{}, {size}-byte {what} of map {}", sig.name, map.name))
+        })?;
         out.reads(&place);
         let access = Some(place.access(state.current()));
         if kind == ArgKind::MapKey {

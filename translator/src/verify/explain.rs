@@ -24,6 +24,13 @@ impl Refusal {
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
+
+    /// Says before the message what it is about.
+    #[cold]
+    pub(crate) fn within(mut self: Box<Refusal>, what: impl std::fmt::Display) -> Box<Refusal> {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
 }
 
 /// Result of a duty.
@@ -131,20 +138,25 @@ impl Machine<'_> {
             Value::Num(n) => match n.s.as_const() {
                 Some(x) if x <= 0xffff => format!("the number {x}"),
                 Some(x) => format!("the number {x:#x}"),
-                None => "a number".into(),
+                None => super::why::number_words(n.s),
             },
             Value::MapObject(m) => format!("the map {}", self.map_name(*m)),
             Value::Func(pc) => format!("the function {}", self.program.func_at(*pc).name),
             Value::Ptr(p) => {
-                let what = match p.home {
-                    Home::Ctx => "a pointer into the context".to_string(),
-                    Home::Stack(_) => "a pointer into the stack".to_string(),
-                    Home::Map(m) => format!("a pointer into a value of map {}", self.map_name(m)),
-                    Home::Record(m, _) => format!("a pointer into a record of {}", self.map_name(m)),
-                    Home::Key(m) => format!("a pointer to a key of map {}", self.map_name(m)),
-                };
+                let what = format!("a pointer into {}", self.home_words(p.home));
                 if p.nullable { format!("{what}, or null") } else { what }
             }
+        }
+    }
+
+    /// A region in words.
+    pub(crate) fn home_words(&self, home: Home) -> String {
+        match home {
+            Home::Ctx => "the context".into(),
+            Home::Stack(_) => "the stack".into(),
+            Home::Map(m) => format!("a value of map {}", self.map_name(m)),
+            Home::Record(m, _) => format!("a record of {}", self.map_name(m)),
+            Home::Key(m) => format!("a key of map {}", self.map_name(m)),
         }
     }
 

@@ -18,6 +18,10 @@ pub(crate) const TAIL_CALL: u32 = 12;
 pub(crate) const SPIN_LOCK: u32 = 93;
 /// `spin_unlock`
 pub(crate) const SPIN_UNLOCK: u32 = 94;
+/// `ringbuf_submit`
+pub(crate) const RINGBUF_SUBMIT: u32 = 132;
+/// `ringbuf_discard`
+pub(crate) const RINGBUF_DISCARD: u32 = 133;
 /// `for_each_map_elem`
 pub(crate) const FOR_EACH_MAP_ELEM: u32 = 164;
 /// `loop`
@@ -69,8 +73,8 @@ const ROWS: &[Row] = &[
     (125, "ktime_get_boot_ns", &[], NUMBER, Local),
     (130, "ringbuf_output", &[MapObject, Mem, SizeOrZero, Scalar], NUMBER, Local),
     (131, "ringbuf_reserve", &[MapObject, ConstSize, Scalar], RecordOrNull, Local),
-    (132, "ringbuf_submit", &[Record, Scalar], Void, Uniform),
-    (133, "ringbuf_discard", &[Record, Scalar], Void, Uniform),
+    (RINGBUF_SUBMIT, "ringbuf_submit", &[Record, Scalar], Void, Uniform),
+    (RINGBUF_DISCARD, "ringbuf_discard", &[Record, Scalar], Void, Uniform),
     (134, "ringbuf_query", &[MapObject, Scalar], NUMBER, Local),
     (160, "ktime_get_coarse_ns", &[], NUMBER, Local),
     (FOR_EACH_MAP_ELEM, "for_each_map_elem", &[MapObject, Callback, StackOrNull, Scalar], NUMBER, Local),

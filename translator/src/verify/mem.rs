@@ -231,7 +231,7 @@ impl Machine<'_> {
         let wrong = if writes { K::CtxWrite } else { K::CtxField };
         let at = span(place.off);
         let Some(field) = field_of(fields, place.reach()) else {
-            return ask.refuse(wrong, format!("offset {at} is padding or reaches across fields"));
+            return ask.refuse(wrong, format!("offset {at} {}", across(fields, place.reach())));
         };
         let name = field.name;
         if ask.act == Act::Atomic {
@@ -392,6 +392,20 @@ pub(crate) fn add_const(s: Scalar, k: i64) -> Scalar {
 /// The field that holds all of `[lo, hi)`.
 fn field_of(fields: &[CtxField], (lo, hi): (i64, i64)) -> Option<&CtxField> {
     fields.iter().find(|f| i64::from(f.offset) <= lo && hi <= i64::from(f.offset) + i64::from(f.bytes()))
+}
+
+/// How bytes that lie in no field lie to the fields.
+fn across(fields: &[CtxField], (lo, hi): (i64, i64)) -> String {
+    let end = |f: &CtxField| i64::from(f.offset + f.bytes());
+    let touched: Vec<&CtxField> = fields.iter().filter(|f| i64::from(f.offset) < hi && lo < end(f)).collect();
+    match touched[..] {
+        [] => "is padding".into(),
+        [f] if lo >= f.offset.into() && f.count > 1 => {
+            format!("runs past {} ({} elements of {} bytes at {})", f.name, f.count, f.width, f.offset)
+        }
+        [f] => format!("reaches from {} into padding", f.name),
+        [first, .., last] => format!("reaches across fields, from {} to {}", first.name, last.name),
+    }
 }
 
 /// Map contents: rank-local until a map's scope says that it is agreed between ranks.

@@ -14,6 +14,8 @@
 //! | `live` | what may be forgotten, so that paths meet again |
 //! | `explore`, `check` | the search, and the independent proof |
 //! | `explain` | refusals in words |
+//! | `trail`, `why/` | the way to a refusal, found by a second search, and what to change |
+//! | `notation` | states as the kernel's log writes them |
 //!
 //! A program is accepted only if on every path, whatever context, maps and helper results are: each register and
 //! stack byte is written before it is read; each access stays inside its context field, frame or map value, with the right to
@@ -62,7 +64,9 @@ mod ghost;
 pub(crate) mod helpers;
 mod join;
 mod live;
+mod log;
 mod mem;
+mod notation;
 #[cfg(feature = "interp")]
 mod oracle;
 pub(crate) mod rejection;
@@ -72,6 +76,7 @@ mod state;
 mod trail;
 mod transfer;
 mod value;
+mod why;
 mod widen;
 
 pub use env::{ArgKind, CtxField, CtxLayout, Env, HelperSig, RankLabel, RetKind, ReturnRule, Rights};
@@ -79,6 +84,7 @@ pub use fact::{Access, CallFact, Fact, Region, Ways};
 #[cfg(feature = "interp")]
 pub use oracle::{Invariants, Trace};
 pub use rejection::{RejectKind, Rejection};
+pub use why::{Explanation, FixLine, Origin, PathKind, PathStep, Site};
 
 /// Work done by the verifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

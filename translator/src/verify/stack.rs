@@ -197,6 +197,16 @@ impl StackMem {
         Ok(Value::num(Scalar::from_tnum(bytes), self.label(start, size)))
     }
 
+    /// What a byte holds, as a letter: `?` nothing, `r` a part of a spilled value, `0` zero, `m` a number.
+    pub(crate) fn kind_of_byte(&self, at: usize) -> char {
+        match () {
+            () if !self.init.contains(at, 1) => '?',
+            () if self.spills.iter().any(|s| s.overlaps(at, 1)) => 'r',
+            () if self.zero.contains(at, 1) => '0',
+            () => 'm',
+        }
+    }
+
     /// All initialised, and no part of a pointer?
     pub(crate) fn check_numbers(&self, start: usize, len: usize) -> Result<(), StackFault> {
         if !self.init.contains(start, len) {

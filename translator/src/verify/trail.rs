@@ -5,9 +5,10 @@
 
 use super::state::State;
 use crate::isa::Pc;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a path stands: the number of its last step, from 1 in the order of the search; 0 before the first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Trail(pub(crate) u32);
 
 impl Trail {
@@ -25,13 +26,25 @@ pub(crate) trait Watch {
     fn covered(&mut self, pc: Pc, state: &State);
 }
 
-/// Remembers each step and the one before it.
+/// A step of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Its number.
+    pub(crate) trail: Trail,
+    pub(crate) pc: Pc,
+    /// Frames, the running one included.
+    pub(crate) depth: usize,
+}
+
+/// Remembers each step with the one before it, and the states before the steps that are asked for.
 #[derive(Default)]
-#[cfg_attr(not(test), allow(dead_code, reason = "its user lands next"))]
 pub(crate) struct Recorder {
-    /// Step `i + 1`: its predecessor and its instruction.
-    steps: Vec<(Trail, Pc)>,
+    /// Step `i + 1`: the one before it, and its own.
+    steps: Vec<(Trail, Pc, u8)>,
     end: Trail,
+    wanted: BTreeSet<Trail>,
+    states: BTreeMap<Trail, State>,
+    last: Option<State>,
 }
 
 impl Watch for Recorder {
@@ -39,27 +52,46 @@ impl Watch for Recorder {
         self.end = trail;
     }
 
-    fn step(&mut self, trail: Trail, pc: Pc, _: &State) -> Trail {
-        self.steps.push((trail, pc));
+    fn step(&mut self, trail: Trail, pc: Pc, state: &State) -> Trail {
+        self.steps.push((trail, pc, state.depth() as u8));
         self.end = Trail(self.steps.len() as u32);
+        if self.wanted.contains(&self.end) {
+            self.states.insert(self.end, state.clone());
+        }
+        self.last = Some(state.clone());
         self.end
     }
 
     fn covered(&mut self, _: Pc, _: &State) {}
 }
 
-#[cfg_attr(not(test), allow(dead_code, reason = "its user lands next"))]
 impl Recorder {
+    /// Keeps the states before those steps.
+    pub(crate) fn keeping(wanted: impl IntoIterator<Item = Trail>) -> Recorder {
+        Recorder { wanted: wanted.into_iter().collect(), ..Recorder::default() }
+    }
+
     /// The path that the search is on, from the entry.
-    pub(crate) fn path(&self) -> Vec<(Trail, Pc)> {
+    pub(crate) fn path(&self) -> Vec<Step> {
         let mut path = Vec::new();
         let mut at = self.end;
-        while let Some(&(before, pc)) = (at.0 as usize).checked_sub(1).and_then(|i| self.steps.get(i)) {
-            path.push((at, pc));
+        while let Some(&(before, pc, depth)) = (at.0 as usize).checked_sub(1).and_then(|i| self.steps.get(i))
+        {
+            path.push(Step { trail: at, pc, depth: depth.into() });
             at = before;
         }
         path.reverse();
         path
+    }
+
+    /// The state before the last step.
+    pub(crate) fn last_state(&self) -> Option<&State> {
+        self.last.as_ref()
+    }
+
+    /// What was kept.
+    pub(crate) fn into_states(self) -> BTreeMap<Trail, State> {
+        self.states
     }
 }
 
@@ -89,7 +121,7 @@ mod tests {
         let m = Machine::new(&program, &env);
         let mut recorder = Recorder::default();
         let refused = explore_watched(&m, Some(&mut recorder)).map(|_| ()).unwrap_err();
-        let pcs: Vec<u32> = recorder.path().into_iter().map(|(_, pc)| pc.0).collect();
+        let pcs: Vec<u32> = recorder.path().into_iter().map(|s| s.pc.0).collect();
         assert_eq!((refused.pc().0, pcs), (6, vec![0, 1, 5, 6]));
     }
 }

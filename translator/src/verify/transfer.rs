@@ -241,6 +241,10 @@ impl Machine<'_> {
             (false, Operand::Reg(r)) => r,
             _ => dst,
         };
+        let by = match src {
+            Operand::Reg(r) if r != reg => r,
+            _ => dst,
+        };
         let wrong = |what: &str| {
             let (a, b) = (self.describe(&ab.0), self.describe(&ab.1));
             refuse_reg(K::PointerArith, reg, format!("{what} (left is {a}, right is {b})"))
@@ -250,9 +254,9 @@ impl Machine<'_> {
         }
         match (op, ab.0, ab.1) {
             (AluOp::Add, Value::Ptr(p), Value::Num(n)) | (AluOp::Add, Value::Num(n), Value::Ptr(p)) => {
-                self.moved(p, AluOp::Add, n.s, reg)
+                self.moved(p, AluOp::Add, n.s, (reg, by))
             }
-            (AluOp::Sub, Value::Ptr(p), Value::Num(n)) => self.moved(p, AluOp::Sub, n.s, reg),
+            (AluOp::Sub, Value::Ptr(p), Value::Num(n)) => self.moved(p, AluOp::Sub, n.s, (reg, by)),
             (AluOp::Sub, Value::Ptr(p), Value::Ptr(q)) if p.home == q.home && !p.nullable && !q.nullable => {
                 let known = p.id == q.id && within(p.off) && within(q.off);
                 // The distance of two values of a map hangs on where this rank's map keeps them.
@@ -267,17 +271,18 @@ impl Machine<'_> {
         }
     }
 
-    fn moved(&self, p: Ptr, op: AluOp, by: Scalar, reg: Reg) -> Duty<Value> {
+    /// Moves a pointer by a number; with the registers of both.
+    fn moved(&self, p: Ptr, op: AluOp, by: Scalar, (reg, number): (Reg, Reg)) -> Duty<Value> {
         if p.nullable {
             let what = self.describe(&Value::Ptr(p));
             let duty = refuse_reg(K::PointerArith, reg, format!("arithmetic on {reg}, which is {what}"));
             return super::explain::advise(duty, "check the result of the look-up for null before moving it");
         }
         let off = p.off.alu(op, by, Width::W64);
-        let range = super::explain::span(by);
         if off.smin() < -MAX_OFFSET || off.as_const().is_some_and(|x| x as i64 > MAX_OFFSET) {
-            let why = format!("{reg} moved by {range}, which may be more than {MAX_OFFSET}");
-            return refuse_reg(K::PointerArith, reg, why);
+            let by = super::why::number_words(by);
+            let why = format!("{reg} moved by {by}: its offset must stay within {MAX_OFFSET} bytes");
+            return refuse_reg(K::PointerArith, number, why);
         }
         Ok(Value::Ptr(Ptr { off, ..p }))
     }

@@ -289,6 +289,11 @@ impl<const W: u32> ScalarN<W> {
         self.full.smax
     }
 
+    /// Bounds of the low half.
+    pub(crate) fn half(self) -> Range {
+        self.half
+    }
+
     /// Does the number fit into the low half (its upper half is zero)?
     pub(crate) fn fits_half(self) -> bool {
         self.full.umax <= ones(Self::H)
