@@ -1,9 +1,10 @@
 //! [`weight`]: how many Wasm instructions one eBPF instruction runs at most, so that the bound that the verifier proves
 //! becomes a bound on fuel. A test counts what the translator really emits and holds it against this table.
 
-use crate::isa::{Endian, Insn, Pc};
+use crate::isa::{Endian, Imm64, Insn, Pc};
 use crate::limits::STACK_BYTES;
 use crate::program::Program;
+use crate::verify::helpers::{LOOP, calls_back};
 
 /// What a Wasm `call` counts as, in fuel: about what it costs beside an addition.
 pub const CALL_COST: u64 = 16;
@@ -12,6 +13,12 @@ pub const CALL_COST: u64 = 16;
 const ACCESS: u64 = 24;
 /// From the end of one block to the start of the next: a branch, and in irreducible regions a number left and looked up.
 const EDGE: u64 = 6;
+/// Instructions of one visit of a helper that calls back.
+const LAP: u64 = 60;
+/// Places of a hash that a walk looks at for one unit of fuel.
+pub const PLACES_PER_FUEL: u64 = 8;
+/// Most words that a helper charges for, of those that it copies to a ring buffer: a stack's.
+pub const MAX_RING_WORDS: u64 = STACK_BYTES as u64 / 8;
 /// Set-up of a function's frame.
 pub(crate) const ENTRY: u64 = 4;
 
@@ -36,8 +43,22 @@ fn of(program: &Program, insn: &Insn) -> u64 {
         Insn::JumpIf { .. } => 8 + EDGE,
         Insn::Exit => 2,
         Insn::CallLocal { .. } => 10 + CALL_COST + ENTRY,
+        Insn::CallHelper { id } if calls_back(*id) => lap(program, *id),
         Insn::CallHelper { .. } | Insn::CallReg { .. } => 12 + ACCESS + CALL_COST + copied_words(program),
     }
+}
+
+/// One visit of a helper that calls back: setting out or a lap, with a comparison for each function and map that it may
+/// be about, and the places of a hash that the host looks at.
+fn lap(program: &Program, id: u32) -> u64 {
+    let addresses = |(_, insn): &(Pc, &Insn)| matches!(insn, Insn::LoadImm64 { imm: Imm64::Func(_), .. });
+    let choices = program.iter().filter(addresses).count() + program.maps().len();
+    let places = program.maps().iter().filter(|m| m.kind.is_hash()).map(|m| m.max_entries).max();
+    let walk = match id {
+        LOOP => 0,
+        _ => CALL_COST + u64::from(places.unwrap_or(0)).div_ceil(PLACES_PER_FUEL) + 1,
+    };
+    LAP + 4 * choices as u64 + CALL_COST + ENTRY + walk
 }
 
 /// Words that a helper may charge for: it copies a key and a value, or bytes of a stack.
@@ -72,17 +93,23 @@ mod tests {
     fn emitted(text: &str, maps: &[MapDecl]) -> (Program, BTreeMap<u32, u64>) {
         let program = assemble(text, maps).expect("assembles");
         let module = translate_unverified(&program, &Env::base_helpers()).expect("translates");
+        let by_pc = fuel_by_pc(module.bytes(), |at| module.source_at(at).map(|s| s.pc.0));
+        (program, by_pc)
+    }
+
+    /// Fuel of all code of each instruction, which `source` tells.
+    fn fuel_by_pc(wasm: &[u8], source: impl Fn(usize) -> Option<u32>) -> BTreeMap<u32, u64> {
         let mut by_pc = BTreeMap::new();
-        for payload in Parser::new(0).parse_all(module.bytes()) {
+        for payload in Parser::new(0).parse_all(wasm) {
             let Ok(Payload::CodeSectionEntry(body)) = payload else { continue };
             for op in body.get_operators_reader().unwrap().into_iter_with_offsets() {
                 let (op, at) = op.unwrap();
-                if let Some(source) = module.source_at(at) {
-                    *by_pc.entry(source.pc.0).or_default() += fuel(&op);
+                if let Some(pc) = source(at) {
+                    *by_pc.entry(pc).or_default() += fuel(&op);
                 }
             }
         }
-        (program, by_pc)
+        by_pc
     }
 
     #[test]
@@ -131,6 +158,40 @@ mod tests {
         for (pc, fuel) in by_pc {
             let most = weight(&program, Pc(pc), true);
             assert!(fuel <= most, "{:?}: {fuel}, not {most} at most", program.insn(Pc(pc)));
+        }
+    }
+
+    /// A visit of a helper that calls back runs at most all the code of its instruction once: each lap comes back to the start of its
+    /// Wasm loop.
+    #[test]
+    fn no_lap_takes_more_fuel_than_its_weight() {
+        let map = |name: &str, kind| MapDecl {
+            name: name.into(),
+            kind,
+            key_size: 4,
+            value_size: 24,
+            max_entries: 4,
+            ..MapDecl::default()
+        };
+        let maps = [map("a", MapKind::Array), map("h", MapKind::Hash), map("b", MapKind::Array)];
+        let text = "r6 = r1\nr7 = fn f ll\nif r1 == 0 goto +2\nr7 = fn g ll\nr1 = 3\nr2 = r7\nr3 = 0\nr4 = 0\ncall loop\n\
+                    r1 = map[a] ll\nif r7 == r6 goto +2\nr1 = map[h] ll\nr2 = r7\nr3 = 0\nr4 = 0\ncall for_each_map_elem\n\
+                    r1 = 3\nr2 = fn f ll\nr3 = 0\nr4 = 0\ncall loop\nr0 = 0\nexit\n\
+                    fn f:\nr1 = map[a] ll\nr2 = fn h ll\nr3 = 0\nr4 = 0\ncall for_each_map_elem\nr0 = 0\nexit\n\
+                    fn g:\nr1 = map[h] ll\nr2 = fn h ll\nr3 = 0\nr4 = 0\ncall for_each_map_elem\nr0 = 0\nexit\n\
+                    fn h:\nr0 = 0\nexit";
+        let text = text.replace("if r7 == r6 goto", "if r6 == 0 goto");
+        let program = assemble(&text, &maps).expect("assembles");
+        let env = Env { helpers: Env::kernel_like_helpers(), ..Env::generic(64) };
+        let verified = crate::verify::Verifier::new(env.into()).verify(program.clone()).expect("is accepted");
+        let module = crate::Translator::new().translate(&verified).expect("translates");
+        let laps = |pc: &u32| matches!(program.insn(Pc(*pc)), Some(Insn::CallHelper { .. }));
+        let costs = fuel_by_pc(module.bytes(), |at| module.source_at(at).map(|s| s.pc.0));
+        let costs: Vec<(u32, u64)> = costs.into_iter().filter(|(pc, _)| laps(pc)).collect();
+        assert_eq!(costs.len(), 5);
+        for (pc, fuel) in costs {
+            let most = weight(&program, Pc(pc), false);
+            assert!(fuel <= most, "slot {pc}: {fuel}, not {most} at most");
         }
     }
 

@@ -6,8 +6,9 @@ use crate::isa::{Insn, MapIdx, Pc};
 use crate::limits::MAX_MAPS;
 use crate::map::{MapKind, MapLayout};
 use crate::program::Program;
+use crate::verify::helpers::{FOR_EACH_MAP_ELEM, LOOP, TAIL_CALL, calls_back};
 use crate::verify::{Access, Fact, HelperSig, Region, Ways};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of `map_lookup_elem`.
 const MAP_LOOKUP: u32 = 1;
@@ -46,6 +47,16 @@ impl Input<'_> {
         if self.facts.is_some() { sig.args.len() as u32 } else { MAX_ARGS }
     }
 
+    /// The maps that a `for_each_map_elem` at `pc` may walk over.
+    pub(super) fn walked_maps(&self, pc: Pc) -> Vec<MapIdx> {
+        let known = self.fact(pc).call.and_then(|c| c.map);
+        let all = (0..).zip(self.program.maps()).filter(|(_, m)| m.kind.has_values());
+        match known {
+            Some(map) => vec![map],
+            None => all.map(|(k, _)| MapIdx(k)).collect(),
+        }
+    }
+
     /// The array that the call at `pc` looks up, if it is such a call and can be inlined.
     pub(super) fn array_lookup(&self, pc: Pc, helper: u32) -> Option<MapIdx> {
         let map = self.fact(pc).call?.map?;
@@ -66,12 +77,17 @@ impl Flow for Input<'_> {
     }
 }
 
-/// Imports of the module: a memory for each map, then the helpers that are called, ascending.
+/// Imports of the module: a memory for each map, then the helpers that are called, ascending, then the walks over hashes.
 pub(super) struct Imports {
     pub(super) maps: Vec<MapLayout>,
     /// Helper number -> arity.
     pub(super) helpers: BTreeMap<u32, u32>,
+    /// Hashes that are walked over.
+    pub(super) walks: BTreeSet<MapIdx>,
 }
+
+/// Arguments of a walk: place and key address.
+pub(super) const WALK_ARGS: u32 = 2;
 
 impl Imports {
     /// What `input` needs.
@@ -80,21 +96,29 @@ impl Imports {
     /// `TooLarge` or `BadMap` for maps that cannot be laid out, `NotFound` for a helper that is not on offer.
     pub(super) fn new(input: &Input<'_>) -> Result<Imports, Error> {
         let maps = layouts(input.program)?;
-        let mut helpers = BTreeMap::new();
+        let (mut helpers, mut walks) = (BTreeMap::new(), BTreeSet::new());
         let reachable = input.program.iter().filter(|(pc, _)| input.reachable(*pc));
         for (pc, insn) in reachable {
             match insn {
+                Insn::CallHelper { id: FOR_EACH_MAP_ELEM } => {
+                    let is_hash = |k: &MapIdx| {
+                        input.program.maps().get(usize::from(k.0)).is_some_and(|m| m.kind.is_hash())
+                    };
+                    walks.extend(input.walked_maps(pc).into_iter().filter(is_hash));
+                }
+                Insn::CallHelper { id: LOOP | TAIL_CALL } => {}
                 Insn::CallHelper { id } if input.array_lookup(pc, *id).is_none() => {
                     let sig = input.helper(*id).ok_or_else(|| unknown_helper(input.program, pc, *id))?;
                     helpers.insert(*id, input.arity(sig));
                 }
                 Insn::CallReg { .. } => {
-                    helpers.extend(input.helpers.iter().map(|sig| (sig.id, input.arity(sig))));
+                    let plain = input.helpers.iter().filter(|sig| !calls_back(sig.id) && sig.id != TAIL_CALL);
+                    helpers.extend(plain.map(|sig| (sig.id, input.arity(sig))));
                 }
                 _ => {}
             }
         }
-        Ok(Imports { maps, helpers })
+        Ok(Imports { maps, helpers, walks })
     }
 
     /// Index of the private memory.
@@ -107,9 +131,15 @@ impl Imports {
         self.helpers.contains_key(&id).then(|| self.helpers.range(..id).count() as u32)
     }
 
+    /// Function index of the walk over that map.
+    pub(super) fn walk(&self, map: MapIdx) -> Option<u32> {
+        let at = self.helpers.len() + self.walks.range(..map).count();
+        self.walks.contains(&map).then_some(at as u32)
+    }
+
     /// Function index of the program's `n`th function.
     pub(super) fn func(&self, n: usize) -> u32 {
-        (self.helpers.len() + n) as u32
+        (self.helpers.len() + self.walks.len() + n) as u32
     }
 }
 

@@ -3,7 +3,10 @@
 //! - The module imports one **shared memory** per map, in order, as `("map", "0")`, `("map", "1")`, ... with
 //!   minimum = maximum = [`MapLayout::pages`](crate::map::MapLayout). It defines one private memory, exported as `"memory"`,
 //!   of [`PRIVATE_PAGES`] pages; its index is the number of maps.
-//! - It imports the helpers that it calls as `("helper", "<id>")`: one `i64` per argument, one `i64` result.
+//! - It imports the helpers that it calls as `("helper", "<id>")`: one `i64` per argument, one `i64` result. Helpers that call
+//!   back are code of the module; for a `for_each_map_elem` over a hash, map `k`, it imports `("walk", "<k>")`: `(place, key
+//!   address) -> place`, both `i64`, which finds the first entry at a place not below the first argument, copies its key to the
+//!   address, and gives the place plus 1; 0 if there is none.
 //! - It exports `"entry"`: `(r1: i64, r2: i64) -> i64` (r0).
 //! - A pointer is `tag << 32 | offset` (null is 0): tag [`PRIVATE_TAG`] for the private memory, [`MAP_TAG`]` + k` for
 //!   the memory of map `k`. A map *object* (first argument of map helpers) is
@@ -40,6 +43,8 @@ pub const CTX_PTR: u64 = (PRIVATE_TAG as u64) << 32 | CTX_BASE as u64;
 pub const MAP_MODULE: &str = "map";
 /// Import module of helpers.
 pub const HELPER_MODULE: &str = "helper";
+/// Import module of walks over hashes.
+pub const WALK_MODULE: &str = "walk";
 /// Export name of the private memory.
 pub const MEMORY_EXPORT: &str = "memory";
 /// Export name of the entry function.

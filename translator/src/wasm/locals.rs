@@ -12,6 +12,10 @@ pub(super) enum Slot {
     Pointer,
     /// The key of an inlined look-up.
     Key,
+    /// Laps made by a helper that calls back.
+    Lap,
+    /// Where its walk over a hash goes on.
+    Cursor,
     /// The number for a dispatch block.
     Select,
     /// An address that is held against its region.
@@ -21,7 +25,7 @@ pub(super) enum Slot {
 impl Slot {
     fn ty(self) -> ValType {
         match self {
-            Slot::Reg(_) | Slot::Pointer | Slot::Key => ValType::I64,
+            Slot::Reg(_) | Slot::Pointer | Slot::Key | Slot::Lap | Slot::Cursor => ValType::I64,
             Slot::Select | Slot::Address => ValType::I32,
         }
     }
@@ -31,6 +35,8 @@ impl Slot {
             Slot::Reg(r) => r.to_string(),
             Slot::Pointer => "pointer".into(),
             Slot::Key => "key".into(),
+            Slot::Lap => "lap".into(),
+            Slot::Cursor => "cursor".into(),
             Slot::Select => "select".into(),
             Slot::Address => "address".into(),
         }

@@ -3,9 +3,10 @@
 use super::imports::{Imports, Input};
 use super::layout::{MAP_OBJECT_TAG, MAP_TAG, PRIVATE_TAG, STACK_BASE, STACK_TOP};
 use super::locals::{Locals, Slot};
-use crate::error::{At, Error, ErrorKind, Stage};
+use crate::error::Error;
 use crate::isa::{Cond, Imm64, Insn, MapIdx, Operand, Pc, Reg, Width};
 use crate::limits::STACK_BYTES;
+use crate::verify::helpers::{TAIL_CALL, calls_back};
 use wasm_encoder::{BlockType, InstructionSink};
 
 /// Registers that a function called by another receives, in order.
@@ -131,12 +132,13 @@ impl<'a> Lower<'a> {
             Insn::Neg { width, dst } => self.neg(width, dst),
             Insn::MovSx { width, bits, dst, src } => self.movsx(width, bits, dst, src),
             Insn::Endian { op, bits, dst } => self.endian(op, bits, dst),
-            Insn::LoadImm64 { dst, imm } => self.load_imm(pc, dst, imm)?,
+            Insn::LoadImm64 { dst, imm } => self.load_imm(dst, imm),
             Insn::Load { size, sign, dst, base, off } => self.load(pc, size, sign, dst, (base, off)),
             Insn::Store { size, base, off, src } => self.store(pc, size, (base, off), src),
             Insn::Atomic { width, op, fetch, base, off, src } => {
                 self.atomic(pc, width, op, fetch, (base, off), src);
             }
+            Insn::CallHelper { id } if calls_back(id) => self.call_back(pc, id)?,
             Insn::CallHelper { id } => self.call_helper(pc, id),
             Insn::CallReg { reg } => self.call_reg(reg),
             Insn::CallLocal { target } => self.call_local(target),
@@ -152,20 +154,16 @@ impl<'a> Lower<'a> {
         self.pcs.push((self.code.len() as u32, pc));
     }
 
-    fn load_imm(&mut self, pc: Pc, dst: Reg, imm: Imm64) -> Result<(), Error> {
+    fn load_imm(&mut self, dst: Reg, imm: Imm64) {
         let value = match imm {
             Imm64::Value(v) => v as i64,
             Imm64::Map(map) => pointer(MAP_OBJECT_TAG + u32::from(map.0), 0),
             Imm64::MapValue { map, offset } => pointer(map_tag(map), offset),
-            Imm64::Func(_) => {
-                let at = At::Insn { func: self.input.program.func_at(pc).name.clone(), pc };
-                let text = "the address of a function: callbacks are not supported yet";
-                return Err(Error::new(Stage::Translate, ErrorKind::Unsupported, at, text));
-            }
+            // No address: a number that tells functions apart.
+            Imm64::Func(start) => start.0.into(),
         };
         self.ops().i64_const(value);
         self.set(dst);
-        Ok(())
     }
 
     /// `exit`; as the function's last code it leaves the result on the stack.
@@ -270,6 +268,12 @@ impl<'a> Lower<'a> {
     fn call_helper(&mut self, pc: Pc, id: u32) {
         if let Some(map) = self.input.array_lookup(pc, id) {
             self.array_lookup(pc, map);
+            return;
+        }
+        if id == TAIL_CALL {
+            // Every slot is empty (-ENOENT).
+            self.ops().i64_const(-2);
+            self.set(Reg::R0);
             return;
         }
         self.call_import(id);

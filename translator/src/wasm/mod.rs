@@ -4,6 +4,7 @@
 //! memory of its own ([`memory`]). [`layout`] is the ABI of the result.
 
 mod alu;
+mod callback;
 mod control;
 pub mod cost;
 mod imports;

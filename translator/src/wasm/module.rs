@@ -1,9 +1,10 @@
 //! [`Translator`] and [`WasmModule`]: a verified program as a Wasm module, and where its code came from.
 
 use super::control;
-use super::imports::{Imports, Input};
+use super::imports::{Imports, Input, WALK_ARGS};
 use super::layout::{
     ENTRY_EXPORT, HELPER_MODULE, MAP_MODULE, MEMORY_EXPORT, PRIVATE_PAGES, PRIVATE_TAG, STACK_TOP,
+    WALK_MODULE,
 };
 use super::lower::{CALL_PARAMS, Lower, pointer};
 use crate::cfg::Cfg;
@@ -46,7 +47,7 @@ impl Translator {
     /// the same bytes.
     ///
     /// # Errors
-    /// `Unsupported` for callbacks, `TooLarge` for a function of more than 7.6 MB of Wasm, `BadMap` for a map that
+    /// `TooLarge` for a function of more than 7.6 MB of Wasm, `BadMap` for a map that
     /// does not fit into a memory.
     pub fn translate(&self, verified: &Verified) -> Result<WasmModule, Error> {
         let program = verified.program();
@@ -278,8 +279,9 @@ impl Body {
 
 /// Puts the sections together; also returns the map from offsets to instructions.
 fn assemble(input: &Input<'_>, imports: &Imports, bodies: &[Body]) -> (Vec<u8>, Vec<(u32, Option<Pc>)>) {
+    let walks = imports.walks.iter().map(|_| WALK_ARGS);
     let arities: BTreeSet<u32> =
-        imports.helpers.values().copied().chain(bodies.iter().map(|b| b.params)).collect();
+        imports.helpers.values().copied().chain(walks).chain(bodies.iter().map(|b| b.params)).collect();
     let type_of = |arity: u32| arities.range(..arity).count() as u32;
     let mut types = TypeSection::new();
     for &arity in &arities {
@@ -321,6 +323,9 @@ fn import_section(imports: &Imports, type_of: impl Fn(u32) -> u32) -> ImportSect
     for (id, arity) in &imports.helpers {
         section.import(HELPER_MODULE, &id.to_string(), EntityType::Function(type_of(*arity)));
     }
+    for map in &imports.walks {
+        section.import(WALK_MODULE, &map.0.to_string(), EntityType::Function(type_of(WALK_ARGS)));
+    }
     section
 }
 
@@ -348,6 +353,10 @@ fn names(input: &Input<'_>, imports: &Imports, bodies: &[Body]) -> NameSection {
     for (i, id) in imports.helpers.keys().enumerate() {
         let name = input.helper(*id).map_or("helper", |h| h.name);
         functions.append(i as u32, &format!("bpf_{name}"));
+    }
+    for map in &imports.walks {
+        let name = input.program.maps().get(usize::from(map.0)).map_or("?", |m| m.name.as_str());
+        functions.append(imports.walk(*map).unwrap_or_default(), &format!("walk_{name}"));
     }
     let mut locals = IndirectNameMap::new();
     for (i, body) in bodies.iter().enumerate() {

@@ -79,14 +79,36 @@ fn maps_that_fit_no_memory_are_refused() {
     }
 }
 
+/// Nothing bounds what an unverified program would call.
 #[test]
-fn callbacks_are_refused() {
-    let program = assemble("r0 = fn f ll\nexit\nfn f:\nr0 = 0\nexit", &[]).expect("assembles");
-    let error = translate(&program).expect_err("not yet");
+fn callbacks_are_for_verified_programs() {
+    let text = "r2 = fn f ll\nr1 = 1\nr3 = 0\nr4 = 0\ncall loop\nexit\nfn f:\nr0 = 0\nexit";
+    let program = assemble(text, &[]).expect("assembles");
+    let error = translate_unverified(&program, &Env::kernel_like_helpers()).expect_err("not verified");
     assert_eq!(
         (error.kind(), error.at()),
-        (ErrorKind::Unsupported, &crate::At::Insn { func: "main".into(), pc: Pc(0) })
+        (ErrorKind::Unsupported, &crate::At::Insn { func: "main".into(), pc: Pc(5) })
     );
+}
+
+/// The loops that helpers become are valid Wasm, whether function and map are known or not.
+#[test]
+fn callbacks_become_loops() {
+    let maps = [map("a", MapKind::Array, 8, 4), map("h", MapKind::Hash, 24, 100)];
+    let two_ways =
+        "r2 = fn f ll\nr5 = map[a] ll\nif r1 == 0 goto +4\nr2 = fn g ll\nr5 = map[h] ll\nr1 = r5\n";
+    let ends = "r3 = 0\nr4 = 0\ncall for_each_map_elem\nr1 = 3\nr2 = fn f ll\nr3 = 0\nr4 = 0\ncall loop\nr0 = 0\nexit\n\
+                fn f:\nr1 = 5\nr2 = fn g ll\nr3 = 0\nr4 = 0\ncall loop\nr0 = 0\nexit\nfn g:\nr0 = 1\nexit";
+    let one_way = "r2 = fn f ll\nr1 = map[h] ll\n";
+    for (start, walks) in [(one_way, 1), (two_ways, 1), ("r2 = fn f ll\nr1 = map[a] ll\n", 0)] {
+        let program = assemble(&format!("{start}{ends}"), &maps).expect("assembles");
+        let env = Env { helpers: Env::kernel_like_helpers(), ..Env::generic(64) };
+        let verified = crate::verify::Verifier::new(env.into()).verify(program).expect("is accepted");
+        let module = Translator::new().translate(&verified).expect("translates");
+        validate(module.bytes());
+        let count = |name: &str| module.bytes().windows(name.len()).filter(|w| *w == name.as_bytes()).count();
+        assert_eq!(count("walk_h"), walks, "{start}");
+    }
 }
 
 #[test]
