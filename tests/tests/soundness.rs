@@ -5,7 +5,7 @@
 //! Seeded; `RINGFENCE_SOUNDNESS_PROGRAMS=N` and `RINGFENCE_SOUNDNESS_SEED=N` change it. `make soak` runs many more, on all cores.
 
 use ringfence_soak::oracle::{fill_maps, interp, random_context};
-use ringfence_soak::{Job, Outcome, Random, Shape, generate, maps, run_job};
+use ringfence_soak::{Job, Outcome, Random, Shape, env, generate, maps, run_job};
 use ringfence_translator::Env;
 use ringfence_translator::verify::Verifier;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn accepted_programs_stay_inside_what_was_proved() {
     let mut total = Outcome::default();
     for batch in 0..programs.div_ceil(1000) {
         let programs = 1000.min(programs - 1000 * batch);
-        total.add(run_job(&Job { seed, batch, programs }, &Env::generic(64)));
+        total.add(run_job(&Job { seed, batch, programs }, &env()));
     }
     for (what, t) in [("generated", &total.generated), ("mutated", &total.mutated)] {
         println!(
@@ -42,7 +42,7 @@ fn accepted_programs_stay_inside_what_was_proved() {
 fn the_interpreter_catches_what_a_blind_verifier_would_let_pass() {
     let (shape, maps) = (Shape { slack: 200, ..Shape::generic() }, maps());
     let mut r = Random::new(99);
-    let verifier = Verifier::new(Arc::new(Env { insn_budget: 10_000, ..Env::generic(64) }));
+    let verifier = Verifier::new(Arc::new(Env { insn_budget: 10_000, ..env() }));
     let mut faults = 0;
     for _ in 0..1000 {
         let program = generate(&mut r, &shape).program(&maps).expect("the generator's output links");

@@ -17,6 +17,10 @@ pub enum Home {
     Map(u16),
     /// Global data: the only value of that map.
     Data(u16),
+    /// A key that a callback gets.
+    Key,
+    /// A record of so many bytes in the ring buffer.
+    Record(u16),
 }
 
 /// A pointer.
@@ -154,8 +158,16 @@ impl Beliefs {
 
     /// Values of maps may be gone.
     pub fn forget_values(&mut self) {
-        let value =
-            |k: &Kind| matches!(k, Kind::Pointer(p) | Kind::MaybeNull(p) if matches!(p.home, Home::Map(_)));
+        self.forget(|home| matches!(home, Home::Map(_)));
+    }
+
+    /// Records have been given back.
+    pub fn forget_records(&mut self) {
+        self.forget(|home| matches!(home, Home::Record(_)));
+    }
+
+    fn forget(&mut self, gone: impl Fn(Home) -> bool) {
+        let value = |k: &Kind| matches!(k, Kind::Pointer(p) | Kind::MaybeNull(p) if gone(p.home));
         self.regs.iter_mut().filter(|k| value(k)).for_each(|k| *k = Kind::Unset);
         self.slots.iter_mut().filter(|s| value(&s.whole)).for_each(|s| *s = Slot::UNSET);
     }

@@ -31,7 +31,7 @@ impl World {
 
 fn content(map: &MapMemory) -> Content {
     let decl = map.decl();
-    if decl.read_only {
+    if decl.read_only || !decl.kind.has_values() {
         return Content::new();
     }
     let keys: Vec<Vec<u8>> = match decl.kind {

@@ -107,10 +107,10 @@ fn edit(insn: &mut Insn, labels: u64, r: &mut Random) {
         Insn::LoadImm64 { dst, imm } => match imm {
             Imm64::Value(v) if r.chance(70) => *v = r.edge(),
             Imm64::MapValue { offset, .. } if r.chance(70) => *offset = r.below(40) as u32,
-            Imm64::Map(m) if r.chance(70) => m.0 = r.below(5) as u16,
+            Imm64::Map(m) if r.chance(70) => m.0 = r.below(7) as u16,
             _ => *dst = reg(r),
         },
-        Insn::CallHelper { id } => *id = r.below(9) as u32,
+        Insn::CallHelper { id } => *id = r.pick(&[1, 1, 2, 3, 5, 7, 93, 94, 131, 132, 133, 164, 181, 9]),
         Insn::Jump { .. } | Insn::CallReg { .. } | Insn::CallLocal { .. } | Insn::Exit => {}
     }
 }

@@ -127,6 +127,9 @@ impl Oracle {
                 Err(format!("{steps} instructions were executed, {most} at most were proved"))
             }
             (None, Err(fault)) if fault.kind != FaultKind::Budget => Err(fault.to_string()),
+            (None, _) if steps > verified.stats().max_insns => {
+                Err(format!("{steps} instructions were run, at most {} proved", verified.stats().max_insns))
+            }
             (None, _) => Ok(steps),
         }
     }
@@ -146,7 +149,7 @@ pub fn random_context(bytes: u32, r: &mut Random) -> Vec<u8> {
 /// Some keys of each map that is looked up, with random values.
 pub fn fill_maps(interp: &mut Interp<'_>, r: &mut Random) {
     for map in interp.memory_mut().maps_mut() {
-        if map.decl().kind == MapKind::Global {
+        if map.decl().kind == MapKind::Global || !map.decl().kind.has_values() {
             continue;
         }
         for key in 0..map.decl().max_entries.min(3) {

@@ -3,8 +3,7 @@
 //! Prints what came of them; finds are printed as cases for `tests/corpus/verify`. Exit code: 0 if nothing left what was
 //! proved, 1 if something did, 2 for bad arguments.
 
-use ringfence_soak::{Job, Outcome, run_job};
-use ringfence_translator::Env;
+use ringfence_soak::{Job, Outcome, env, run_job};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -68,7 +67,7 @@ fn work(plan: &Plan, next: &AtomicU64, start: Instant) -> Outcome {
             return total;
         }
         let programs = BATCH.min(plan.programs - batch * BATCH);
-        total.add(run_job(&Job { seed: plan.seed, batch, programs }, &Env::generic(64)));
+        total.add(run_job(&Job { seed: plan.seed, batch, programs }, &env()));
     }
 }
 

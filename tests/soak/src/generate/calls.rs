@@ -1,14 +1,15 @@
 //! Calls: helpers, maps, and functions of the program's own.
 
+use super::helpers::{Caller, Held};
 use super::{Frame, GLOBAL, Generator, LOOKED_UP, reg};
 use crate::belief::{Beliefs, Home, Kind, Ptr, SLOTS, Slot};
 use crate::code::Item;
 use ringfence_translator::isa::{AluOp, Cond, Imm64, Insn, MapIdx, Operand, Pc, Reg, Size, Width};
 
 /// Frames on the deepest path that programs use.
-const DEEPEST: u32 = 7;
+pub(super) const DEEPEST: u32 = 7;
 /// Functions of a program, at most.
-const FUNCTIONS: usize = 5;
+pub(super) const FUNCTIONS: usize = 5;
 
 /// What a function expects in an argument register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +28,11 @@ pub(super) enum Param {
 pub(super) struct Callee {
     pub(super) label: u32,
     pub(super) items: Vec<Item>,
-    params: Vec<Param>,
+    pub(super) params: Vec<Param>,
     /// Frames that a call of it takes, its own among them.
-    frames: u32,
+    pub(super) frames: u32,
+    /// Who calls it back, and with how many slots; `None` for a function that the program itself calls.
+    pub(super) caller: Option<(Caller, u8)>,
 }
 
 impl Generator<'_> {
@@ -42,17 +45,17 @@ impl Generator<'_> {
     }
 
     /// Are r0 to r5 free?
-    fn may_call(&self) -> bool {
+    pub(super) fn may_call(&self) -> bool {
         self.frame.pinned & 0x3f == 0
     }
 
-    fn call_helper(&mut self, id: u32) {
+    pub(super) fn call_helper(&mut self, id: u32) {
         self.emit(Insn::CallHelper { id });
         self.frame.here.clobber();
     }
 
     /// A key in a slot, the map in r1, the key's address in r2.
-    fn map_and_key(&mut self, map: u16) {
+    pub(super) fn map_and_key(&mut self, map: u16) {
         let s = self.free_slot();
         let off = -8 * (s as i16 + 1);
         let key = if self.r.chance(40) { self.number() } else { None };
@@ -119,7 +122,7 @@ impl Generator<'_> {
         for _ in 0..1 + self.r.below(3) {
             self.statement();
         }
-        if self.r.chance(20) {
+        if self.frame.held == Held::Nothing && self.r.chance(20) {
             // Absent keys end the function; the value is known from here on.
             let out = self.label();
             self.jump(out);
@@ -163,8 +166,8 @@ impl Generator<'_> {
         if !self.may_call() {
             return self.branch();
         }
-        let fits = |c: &Callee| self.frame.depth + c.frames < DEEPEST && self.offers(&c.params);
-        let known: Vec<usize> = (0..self.callees.len()).filter(|&i| fits(&self.callees[i])).collect();
+        let plain = |c: &Callee| c.caller.is_none() && self.fits(c) && self.offers(&c.params);
+        let known: Vec<usize> = (0..self.callees.len()).filter(|&i| plain(&self.callees[i])).collect();
         let new = self.callees.len() < FUNCTIONS && self.frame.depth + 1 < DEEPEST;
         let callee = match self.r.any(&known) {
             Some(i) if !new || self.r.chance(50) => i,
@@ -178,6 +181,11 @@ impl Generator<'_> {
         self.emit(Insn::CallLocal { target: Pc(label) });
         self.frame.below = self.frame.below.max(self.callees[callee].frames);
         self.frame.here.clobber();
+    }
+
+    /// Is there room for its frames?
+    pub(super) fn fits(&self, c: &Callee) -> bool {
+        self.frame.depth + c.frames < DEEPEST
     }
 
     fn offers(&self, params: &[Param]) -> bool {
@@ -217,7 +225,7 @@ impl Generator<'_> {
     }
 
     /// Passes the address of slots that hold numbers; those that do not are set.
-    fn lend(&mut self, n: usize, count: usize) {
+    pub(super) fn lend(&mut self, n: usize, count: usize) {
         let first = self.r.index(SLOTS - count + 1);
         let last = first + count;
         let first = if (first..last).any(|s| self.slot_is_pinned(s)) { SLOTS - count } else { first };
@@ -264,11 +272,17 @@ impl Generator<'_> {
         }
         self.body();
         let callee = std::mem::replace(&mut self.frame, caller);
-        self.callees.push(Callee { label, items: callee.items, params, frames: 1 + callee.below });
+        self.callees.push(Callee {
+            label,
+            items: callee.items,
+            params,
+            frames: 1 + callee.below,
+            caller: None,
+        });
         self.callees.len() - 1
     }
 
-    fn body(&mut self) {
+    pub(super) fn body(&mut self) {
         if self.r.chance(60) {
             let keep = self.find(|k| matches!(k, Kind::Pointer(_)));
             if let Some(n) = keep {

@@ -1,5 +1,6 @@
 //! Branches and loops.
 
+use super::helpers::Held;
 use super::{GLOBAL, Generator, TABLE, reg};
 use crate::belief::{Beliefs, Home, Kind, Ptr, SLOTS, Slot};
 use crate::code::Item;
@@ -58,7 +59,8 @@ impl Generator<'_> {
     /// A conditional jump over some statements, perhaps with an alternative, perhaps out of the function or the loop.
     pub(super) fn branch(&mut self) {
         let Some(n) = self.number() else { return self.constant() };
-        if let Some((out, next)) = self.frame.loops.last().copied().filter(|_| self.r.chance(25)) {
+        let free = self.frame.held == Held::Nothing;
+        if let Some((out, next)) = self.frame.loops.last().copied().filter(|_| free && self.r.chance(25)) {
             let label = if self.r.chance(60) { out } else { next };
             return self.compare(n, label);
         }
@@ -67,7 +69,7 @@ impl Generator<'_> {
         for _ in 0..1 + self.r.below(3) {
             self.statement();
         }
-        if self.r.chance(8) {
+        if free && self.r.chance(8) {
             self.leave();
         }
         if self.frame.here.dead || self.r.chance(65) {

@@ -93,7 +93,7 @@ impl Generator<'_> {
     }
 
     pub(super) fn store_at(&mut self, p: Place) {
-        if p.ptr.home == Home::Data(TABLE) && !self.r.rarely(self.shape.slack) {
+        if matches!(p.ptr.home, Home::Data(TABLE) | Home::Key) && !self.r.rarely(self.shape.slack) {
             return;
         }
         let source = if self.r.chance(75) { self.number() } else { None };
@@ -196,7 +196,8 @@ impl Generator<'_> {
                 let (mut slots, exact) = p.slots();
                 exact.is_some() && slots.all(|s| self.frame.here.slots[s].holds_number(0, 8))
             }
-            Home::Lent(_) | Home::Map(_) => true,
+            Home::Key => false,
+            Home::Lent(_) | Home::Map(_) | Home::Record(_) => true,
         };
         let Some(src) = self.variable().filter(|_| aligned && allowed) else { return };
         if p.ptr.home == Home::Stack && !self.note_store(p, Kind::NUMBER) {

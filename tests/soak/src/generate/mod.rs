@@ -6,6 +6,7 @@
 
 mod calls;
 mod flow;
+mod helpers;
 mod index;
 mod memory;
 mod scalar;
@@ -14,6 +15,7 @@ use crate::belief::{Beliefs, Home, Kind, Ptr, SLOTS, Slot};
 use crate::code::{Code, Item};
 use crate::random::Random;
 use calls::Callee;
+use helpers::Held;
 use ringfence_translator::isa::{AluOp, Insn, Operand, Pc, Reg, Width};
 use ringfence_translator::{MapDecl, MapKind};
 
@@ -32,6 +34,12 @@ pub struct Shape {
     pub ctx_atomics: bool,
     /// Helpers without arguments that give a number.
     pub helpers: Vec<u32>,
+    /// Helpers that call back.
+    pub callbacks: bool,
+    /// Records of the ring buffer, [`maps`]' sixth.
+    pub records: bool,
+    /// Spin locks, in [`maps`]' seventh.
+    pub locks: bool,
     /// A value of a map may be used after its key was updated or deleted.
     pub stale_values: bool,
     /// Of a thousand bounds, how many are off.
@@ -54,6 +62,9 @@ impl Shape {
             fixed_ctx: false,
             ctx_atomics: true,
             helpers: vec![5, 7, 8],
+            callbacks: true,
+            records: true,
+            locks: true,
             stale_values: true,
             slack: 8,
             long_loops: 10,
@@ -63,7 +74,8 @@ impl Shape {
     }
 }
 
-/// Maps of all programs: a hash, two arrays (one with values of more than 255 bytes), global data, a read-only table.
+/// Maps of all programs: a hash, two arrays (one with values of more than 255 bytes), global data, a read-only table; a ring
+/// buffer, and an array with a spin lock in each value.
 pub fn maps() -> Vec<MapDecl> {
     let map = |name: &str, kind, value_size, max_entries, read_only, init: Vec<u8>| MapDecl {
         name: name.into(),
@@ -82,6 +94,8 @@ pub fn maps() -> Vec<MapDecl> {
         map("wide", MapKind::Array, 320, 2, false, vec![]),
         map("global", MapKind::Global, 40, 1, false, vec![7; 40]),
         map("table", MapKind::Global, 16, 1, true, (0..16).map(|i| i * 3 % 17).collect()),
+        MapDecl { key_size: 0, ..map("ring", MapKind::RingBuf, 0, 4096, false, vec![]) },
+        MapDecl { spin_lock: Some(0), ..map("locked", MapKind::Array, 24, 2, false, vec![]) },
     ]
 }
 
@@ -91,8 +105,14 @@ pub(crate) const LOOKED_UP: [u16; 3] = [0, 1, 2];
 pub(crate) const GLOBAL: u16 = 3;
 /// Global data that may not.
 pub(crate) const TABLE: u16 = 4;
+/// The ring buffer.
+pub(crate) const RING: u16 = 5;
+/// Its records.
+pub(crate) const RECORD_BYTES: [u16; 3] = [8, 20, 64];
+/// The array with locks.
+pub(crate) const LOCKED: u16 = 6;
 /// Bytes of the values.
-const VALUE_BYTES: [i32; 5] = [24, 20, 320, 40, 16];
+const VALUE_BYTES: [i32; 7] = [24, 20, 320, 40, 16, 0, 24];
 
 /// The function being written.
 #[derive(Default)]
@@ -110,6 +130,10 @@ struct Frame {
     depth: u32,
     /// The deepest chain of calls below.
     below: u32,
+    /// What is held here.
+    held: Held,
+    /// The function gives 0 or 1.
+    callback: bool,
 }
 
 /// Writes one program.
@@ -164,6 +188,7 @@ impl Generator<'_> {
             return;
         }
         match self.number() {
+            _ if self.frame.callback => self.stop_or_not(),
             Some(0) => {}
             Some(n) => self.mov(0, Operand::Reg(reg(n)), Kind::NUMBER),
             None => self.mov(0, Operand::Imm(0), Kind::Number(0)),
@@ -172,12 +197,35 @@ impl Generator<'_> {
         self.frame.here.dead = true;
     }
 
+    /// What a callback gives: 0 to go on, 1 to stop.
+    fn stop_or_not(&mut self) {
+        match self.number().filter(|_| self.r.chance(40)) {
+            Some(n) => {
+                self.mov(0, Operand::Reg(reg(n)), Kind::NUMBER);
+                let (width, src) = (Width::W64, Operand::Imm(1 + self.slip().max(0)));
+                self.emit(Insn::Alu { width, op: AluOp::And, dst: Reg::R0, src });
+            }
+            None => {
+                let stop = i32::from(self.r.chance(15));
+                self.mov(0, Operand::Imm(stop), Kind::Number(1));
+            }
+        }
+    }
+
     fn statement(&mut self) {
         self.left -= 1;
         if self.frame.here.dead {
             return;
         }
-        match self.r.below(100) {
+        if self.frame.held == Held::Lock {
+            return match self.r.below(10) {
+                0..=3 => self.alu(),
+                4..=5 => self.load(),
+                6..=7 => self.store(),
+                _ => self.indexed(),
+            };
+        }
+        match self.r.below(103) {
             0..=24 => self.alu(),
             25..=30 => self.constant(),
             31..=40 => self.load(),
@@ -191,6 +239,9 @@ impl Generator<'_> {
             88..=89 => self.helper(),
             90 => self.change_map(),
             91..=95 => self.repeat(),
+            100 if self.shape.callbacks => self.call_back(),
+            101 if self.shape.records => self.record(),
+            102 if self.shape.locks => self.locked(),
             _ => self.call_local(),
         }
     }
@@ -285,7 +336,9 @@ impl Generator<'_> {
         match home {
             Home::Ctx => (0, self.shape.ctx_bytes as i32),
             Home::Stack => (-8 * SLOTS as i32, 0),
-            Home::Lent(n) => (0, n.into()),
+            Home::Lent(n) | Home::Record(n) => (0, n.into()),
+            Home::Key => (0, 4),
+            Home::Map(LOCKED) => (4, VALUE_BYTES[usize::from(LOCKED)]),
             Home::Map(m) | Home::Data(m) => (0, VALUE_BYTES[usize::from(m)]),
         }
     }
