@@ -131,7 +131,9 @@ mod tests {
 
     fn verify(text: &str) -> Stats {
         let program = assemble(text, &[]).unwrap();
-        match Verifier::new(Arc::new(Env::generic(64))).verify(program) {
+        let mut env = Env::generic(64);
+        env.helpers = Env::kernel_like_helpers();
+        match Verifier::new(Arc::new(env)).verify(program) {
             Ok(v) => v.stats(),
             Err(r) => panic!("{r}: {:?}\n{text}", r.stats()),
         }
@@ -202,5 +204,31 @@ mod tests {
         let s = verify(text);
         assert!(s.insns < 20_000, "{s:?}");
         assert!((2_000_000..2_200_000).contains(&s.max_insns), "{s:?}");
+    }
+
+    /// Laps that a helper makes are loops like any other.
+    #[test]
+    fn a_callback_is_proved_by_an_invariant() {
+        let text = "
+            r1 = N
+            r2 = fn body ll
+            r3 = r10
+            r3 += -8
+            r4 = 0
+            *(u64 *)(r10 - 8) = 0
+            call 181
+            r0 = *(u64 *)(r10 - 8)
+            exit
+        fn body:
+            r0 = *(u64 *)(r2 + 0)
+            r0 += r1
+            *(u64 *)(r2 + 0) = r0
+            r0 = 0
+            exit";
+        for n in [1, 10, 100, 1_000_000] {
+            let s = verify(&text.replace('N', &n.to_string()));
+            assert!(s.insns < 200, "{s:?}");
+            assert!((6 * n..6 * n + 40).contains(&s.max_insns), "{n}: {s:?}");
+        }
     }
 }
