@@ -95,6 +95,9 @@ fn linked_outcome(a: Num, b: Num, same: bool, cond: Cond, width: Width) -> Optio
     if !same && (a.id == 0 || a.id != b.id) {
         return None;
     }
+    if !same && (a.half || b.half) && width == Width::W64 {
+        return None;
+    }
     let apart = if same { 0 } else { a.delta.wrapping_sub(b.delta) };
     let equal = if width == Width::W64 { apart == 0 } else { apart as i32 == 0 };
     match cond {

@@ -31,41 +31,70 @@ pub(crate) struct Ghost {
     pub(crate) num: Num,
 }
 
+/// An order in which a counter may go up or down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Order {
+    /// Of the whole number, or of its low half.
+    half: bool,
+    signed: bool,
+}
+
+/// All orders; a [`Progress`] has a flag for each.
+const ORDERS: [Order; 4] = [
+    Order { half: false, signed: false },
+    Order { half: false, signed: true },
+    Order { half: true, signed: false },
+    Order { half: true, signed: true },
+];
+
+impl Order {
+    /// Lowest and highest number.
+    fn limits(self) -> (i128, i128) {
+        let bits = if self.half { 32 } else { 64 };
+        match self.signed {
+            true => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+            false => (0, (1 << bits) - 1),
+        }
+    }
+
+    /// The bounds of `s` in this order.
+    fn bounds(self, s: Scalar) -> (i128, i128) {
+        let (unsigned, signed) = if self.half { s.half_bounds() } else { s.bounds() };
+        match self.signed {
+            true => (signed.0.into(), signed.1.into()),
+            false => (unsigned.0.into(), unsigned.1.into()),
+        }
+    }
+}
+
 /// How far a counter has moved since the last pass, and in which orders that step did not wrap.
 ///
 /// A loop needs one order for all its laps: numbers that go up in unsigned order on some laps and in signed order on
 /// others may go round for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    pub(crate) up: bool,
+    up: bool,
     /// The least step, not 0.
-    pub(crate) step: u64,
-    unsigned: bool,
-    signed: bool,
+    step: u64,
+    /// By [`ORDERS`].
+    holds: [bool; 4],
 }
 
 impl Progress {
     /// What holds of laps of both kinds; `None` if together they need not end.
     pub(crate) fn with(self, b: Progress) -> Option<Progress> {
-        let both = Progress {
-            up: self.up,
-            step: self.step.min(b.step),
-            unsigned: self.unsigned && b.unsigned,
-            signed: self.signed && b.signed,
-        };
-        (self.up == b.up && (both.unsigned || both.signed)).then_some(both)
+        let holds = std::array::from_fn(|i| self.holds[i] && b.holds[i]);
+        let both = Progress { up: self.up, step: self.step.min(b.step), holds };
+        (self.up == b.up && holds.contains(&true)).then_some(both)
     }
 
     /// Most laps while the counter stays in `range`.
     pub(crate) fn laps(self, range: Scalar) -> u64 {
-        let unsigned = range.umax() - range.umin();
-        let signed = range.smax().wrapping_sub(range.smin()) as u64;
-        let width = match (self.unsigned, self.signed) {
-            (true, true) => unsigned.min(signed),
-            (true, false) => unsigned,
-            _ => signed,
-        };
-        width / self.step.max(1)
+        let widths = ORDERS.iter().zip(self.holds).filter(|(_, holds)| *holds).map(|(order, _)| {
+            let (lo, hi) = order.bounds(range);
+            u64::try_from(hi - lo).unwrap_or(u64::MAX)
+        });
+        widths.min().unwrap_or(u64::MAX) / self.step.max(1)
     }
 }
 
@@ -120,7 +149,7 @@ impl State {
         if now.id == 0 || now.id != ghost.num.id {
             return None;
         }
-        moved(now.s, now.delta.wrapping_sub(ghost.num.delta))
+        moved(now.s, now.delta.wrapping_sub(ghost.num.delta), now.half || ghost.num.half)
     }
 
     /// Forgets the ghosts of loops that the run, now at `pc`, has left.
@@ -134,17 +163,21 @@ impl State {
     }
 }
 
-/// `now` is the old number plus `by`, modulo 2^64. If `now` is not among the numbers that wrapping leads to, nothing wrapped.
-fn moved(now: Scalar, by: i64) -> Option<Progress> {
-    let step = by.unsigned_abs();
-    // An upward step that wraps ends below `step` above the lowest number; a downward one as near to the highest.
-    let half = i64::try_from(step).ok();
-    let (unsigned, signed) = if by > 0 {
-        (now.umin() >= step, half.is_some_and(|k| now.smin() >= i64::MIN + k))
-    } else {
-        (now.umax() <= u64::MAX - step, half.is_some_and(|k| now.smax() <= i64::MAX - k))
-    };
-    (by != 0 && (unsigned || signed)).then_some(Progress { up: by > 0, step, unsigned, signed })
+/// `now` is the old number plus `by`, modulo 2^64, or 2^32 for the low halves alone. If `now` is not among the numbers that
+/// wrapping leads to, nothing wrapped.
+fn moved(now: Scalar, by: i64, half: bool) -> Option<Progress> {
+    let low = i64::from(by as i32);
+    // The step of the halves is that of the whole only if it is small.
+    let (by, whole) = if half { (low, false) } else { (by, true) };
+    let step = i128::from(by).abs();
+    let holds = ORDERS.map(|order| {
+        let applies = if order.half { by == low } else { whole };
+        let ((lowest, highest), (lo, hi)) = (order.limits(), order.bounds(now));
+        // An upward step that wraps ends below `step` above the lowest number; a downward one as near to the highest.
+        applies && if by > 0 { lo >= lowest + step } else { hi <= highest - step }
+    });
+    let step = u64::try_from(step).ok()?;
+    (by != 0 && holds.contains(&true)).then_some(Progress { up: by > 0, step, holds })
 }
 
 #[cfg(test)]
@@ -159,28 +192,38 @@ mod tests {
         bits.alu(AluOp::Add, Scalar::constant(lo as u64), Width::W64)
     }
 
-    fn orders(now: Scalar, by: i64) -> Option<(bool, u64, bool, bool)> {
-        moved(now, by).map(|p| (p.up, p.step, p.unsigned, p.signed))
+    /// Up, step, and whether it holds in the orders of the whole (unsigned, signed) and of the half.
+    fn orders(now: Scalar, by: i64, half: bool) -> Option<(bool, u64, [bool; 4])> {
+        moved(now, by, half).map(|p| (p.up, p.step, p.holds))
     }
 
     #[test]
     fn a_step_counts_only_if_nothing_wraps() {
-        assert_eq!(orders(between(1, 8), 1), Some((true, 1, true, true)));
-        assert_eq!(orders(Scalar::unknown(), 1), None);
-        assert_eq!(orders(Scalar::unknown(), -1), None);
-        assert_eq!(orders(between(0, 7), 0), None);
-        assert_eq!(orders(between(0, 7), 1), Some((true, 1, false, true)));
-        assert_eq!(orders(between(0, 7), -1), Some((false, 1, true, true)));
-        assert_eq!(orders(between(-8, -1), 1), Some((true, 1, true, true)));
-        assert_eq!(orders(between(-8, 7), -3), Some((false, 3, false, true)));
-        assert_eq!(orders(between(-8, 7), i64::MIN), None);
+        let all = [true; 4];
+        assert_eq!(orders(between(1, 8), 1, false), Some((true, 1, all)));
+        assert_eq!(orders(Scalar::unknown(), 1, false), None);
+        assert_eq!(orders(Scalar::unknown(), -1, false), None);
+        assert_eq!(orders(between(0, 7), 0, false), None);
+        assert_eq!(orders(between(0, 7), 1, false), Some((true, 1, [false, true, false, true])));
+        assert_eq!(orders(between(0, 7), -1, false), Some((false, 1, all)));
+        assert_eq!(orders(between(-8, -1), 1, false), Some((true, 1, all)));
+        assert_eq!(orders(between(-8, 7), -3, false), Some((false, 3, [false, true, false, true])));
+        assert_eq!(orders(between(-8, 7), i64::MIN, false), None);
+        // Of the halves nothing follows for the whole, and a step that is only small in its low half is none of the whole.
+        assert_eq!(orders(between(0, 7), -1, true), Some((false, 1, [false, false, true, true])));
+        assert_eq!(orders(between(0, 7), -1 << 32, true), None);
+        assert_eq!(orders(between(0, 7), (1 << 32) - 1, true), Some((false, 1, [false, false, true, true])));
+        assert_eq!(
+            orders(between(0, 7), -(1 << 33), false),
+            Some((false, 1 << 33, [true, true, false, false]))
+        );
     }
 
     /// 0 to 2^63 goes up in unsigned order, 2^63 to 0 in signed order: together they make a circle.
     #[test]
     fn laps_of_different_orders_do_not_make_a_measure() {
-        let unsigned = Progress { up: true, step: 1, unsigned: true, signed: false };
-        let signed = Progress { up: true, step: 1, unsigned: false, signed: true };
+        let unsigned = Progress { up: true, step: 1, holds: [true, false, false, false] };
+        let signed = Progress { up: true, step: 1, holds: [false, true, false, false] };
         assert_eq!(unsigned.with(signed), None);
         assert_eq!(unsigned.with(Progress { up: false, ..unsigned }), None);
         assert_eq!(unsigned.with(Progress { step: 4, ..unsigned }), Some(unsigned));
@@ -188,10 +231,14 @@ mod tests {
 
     #[test]
     fn laps_are_bounded_in_an_order_that_holds() {
-        let both = Progress { up: true, step: 1, unsigned: true, signed: true };
-        assert_eq!(both.laps(between(0, 1023)), 1023);
-        assert_eq!(Progress { step: 4, ..both }.laps(between(0, 1023)), 255);
-        assert_eq!(both.laps(between(-8, 7)), 15);
-        assert_eq!(Progress { signed: false, ..both }.laps(between(-8, 7)), u64::MAX);
+        let all = Progress { up: true, step: 1, holds: [true; 4] };
+        assert_eq!(all.laps(between(0, 1023)), 1023);
+        assert_eq!(Progress { step: 4, ..all }.laps(between(0, 1023)), 255);
+        assert_eq!(all.laps(between(-8, 7)), 15);
+        assert_eq!(Progress { holds: [true, false, false, false], ..all }.laps(between(-8, 7)), u64::MAX);
+        assert_eq!(
+            Progress { holds: [false, false, true, false], ..all }.laps(between(-8, 7)),
+            u32::MAX.into()
+        );
     }
 }

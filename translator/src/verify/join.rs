@@ -35,7 +35,8 @@ impl Joiner<'_> {
         let s = self.scalar(a.s, b.s);
         let id = self.id(a.id, b.id, a.delta.wrapping_sub(b.delta));
         let delta = if id == 0 { 0 } else { a.delta };
-        Num { s, id, delta, label: a.label.max(b.label) }
+        let half = id != 0 && (a.half || b.half);
+        Num { s, id, delta, half, label: a.label.max(b.label) }
     }
 
     fn ptr(&mut self, a: &Ptr, b: &Ptr) -> Value {

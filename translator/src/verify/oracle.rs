@@ -99,7 +99,7 @@ impl World<'_> {
             && (0..s.depth()).all(|f| self.stack_lies_in(s, f, &mut ids))
     }
 
-    fn stack_lies_in(&self, s: &State, frame: usize, ids: &mut Vec<(u32, u64)>) -> bool {
+    fn stack_lies_in(&self, s: &State, frame: usize, ids: &mut Vec<(u32, u64, bool)>) -> bool {
         let Some(abstracted) = s.stack(frame as u8) else { return false };
         let size = STACK_BYTES as usize;
         let start = self.memory.stack().len() - size * (frame + 1);
@@ -107,7 +107,7 @@ impl World<'_> {
         abstracted.admits(bytes, |v, x| self.is(v, x, ids))
     }
 
-    fn is(&self, v: &Value, x: u64, ids: &mut Vec<(u32, u64)>) -> bool {
+    fn is(&self, v: &Value, x: u64, ids: &mut Vec<(u32, u64, bool)>) -> bool {
         let tag = |tag: u32, m: MapIdx| u64::from(tag + u32::from(m.0)) << 32;
         match v {
             Value::Uninit => true,
@@ -180,16 +180,23 @@ fn frame_pointer(frame: u8) -> u64 {
     u64::from(PRIVATE_TAG) << 32 | u64::from(STACK_TOP - u32::from(frame) * STACK_BYTES)
 }
 
-/// Numbers with one id are equal.
-fn linked(n: &Num, x: u64, ids: &mut Vec<(u32, u64)>) -> bool {
+/// Numbers with one id are equal, or their low halves are.
+fn linked(n: &Num, x: u64, ids: &mut Vec<(u32, u64, bool)>) -> bool {
     if n.id == 0 {
         return true;
     }
     let x = x.wrapping_sub(n.delta as u64);
-    match ids.iter().find(|(id, _)| *id == n.id) {
-        Some((_, y)) => *y == x,
+    match ids.iter_mut().find(|(id, ..)| *id == n.id) {
+        Some((_, y, true)) if !n.half => {
+            let same = *y as u32 == x as u32;
+            // The whole is known now.
+            ids.retain(|(id, ..)| *id != n.id);
+            ids.push((n.id, x, false));
+            same
+        }
+        Some((_, y, half)) => *y == x || ((*half || n.half) && *y as u32 == x as u32),
         None => {
-            ids.push((n.id, x));
+            ids.push((n.id, x, n.half));
             true
         }
     }

@@ -149,6 +149,9 @@ mod tests {
             ("down to zero", "r2 = N\nl:\nr2 += -1\nif r2 != 0 goto l\nr0 = 0\nexit", 2),
             ("down, signed", "r2 = N\nl:\nr2 += -1\nif r2 s> -1 goto l\nr0 = 0\nexit", 2),
             ("up from below zero", "r2 = -5\nl:\nr2 += 1\nif r2 s< N goto l\nr0 = 0\nexit", 2),
+            ("32 bit, down to below zero", "w2 = N\nl:\nw2 += -1\nif w2 s> -1 goto l\nr0 = 0\nexit", 2),
+            ("32 bit, down to minus one", "w2 = N\nl:\nw2 -= 1\nif w2 != -1 goto l\nr0 = 0\nexit", 2),
+            ("32 bit, up from below zero", "w2 = -5\nl:\nw2 += 1\nif w2 s< N goto l\nr0 = 0\nexit", 2),
             ("32 bit", "w2 = 0\nl:\nw2 += 1\nif w2 < N goto l\nr0 = 0\nexit", 2),
             ("a sum beside it", "r2 = 0\nr3 = 0\nl:\nr3 += r2\nr2 += 1\nif r2 < N goto l\nr0 = r3\nexit", 3),
             (

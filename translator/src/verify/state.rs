@@ -384,9 +384,10 @@ impl State {
             self.update(hit, |v| {
                 if let Value::Num(m) = v {
                     let apart = Scalar::constant(m.delta.wrapping_sub(n.delta) as u64);
-                    let same = s.alu(AluOp::Add, apart, Width::W64);
+                    let width = if n.half || m.half { Width::W32 } else { Width::W64 };
+                    let same = s.alu(AluOp::Add, apart, width);
                     // If they contradict each other, no run comes here; what is known stays true.
-                    m.s = Scalar::assume(m.s, same, Rel::Eq, Width::W64).map_or(m.s, |(x, _)| x);
+                    m.s = Scalar::assume(m.s, same, Rel::Eq, width).map_or(m.s, |(x, _)| x);
                 }
             });
         }
@@ -476,6 +477,7 @@ impl State {
                     Value::Num(n) => {
                         let (id, first) = to(n.id);
                         (n.id, n.delta) = (id, if id == 0 { 0 } else { n.delta.wrapping_sub(first) });
+                        n.half &= id != 0;
                     }
                     Value::Ptr(p) => p.id = to(p.id).0,
                     _ => {}

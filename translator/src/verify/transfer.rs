@@ -187,14 +187,19 @@ impl Machine<'_> {
                 match moved_by(width, op, x.s, y.s) {
                     _ if zeroed => Value::constant(0),
                     // Two numbers at a known distance.
-                    _ if op == AluOp::Sub && x.id != 0 && x.id == y.id => {
+                    _ if op == AluOp::Sub
+                        && x.id != 0
+                        && x.id == y.id
+                        && (width == Width::W32 || !(x.half || y.half)) =>
+                    {
                         let apart = Scalar::constant(x.delta.wrapping_sub(y.delta) as u64);
                         let s = if width == Width::W32 { apart.zero_extend(32) } else { apart };
                         Value::num(s, RankLabel::Uniform)
                     }
                     // Still linked, at a distance.
-                    Some(k) if x.id != 0 && out.s.as_const().is_none() => {
-                        Value::Num(Num { id: x.id, delta: x.delta.wrapping_add(k), ..out })
+                    Some((k, half)) if x.id != 0 && out.s.as_const().is_none() => {
+                        let (delta, half) = (x.delta.wrapping_add(k), x.half || half);
+                        Value::Num(Num { id: x.id, delta, half, ..out })
                     }
                     _ => Value::Num(out),
                 }
@@ -379,21 +384,22 @@ fn after_atomic(op: AtomicOp, old: Scalar, operand: Scalar, bytes: u32) -> Scala
     }
 }
 
-/// The constant that an operation adds, if that is all it does. In 32 bits only where nothing wraps or is cut off.
-fn moved_by(width: Width, op: AluOp, x: Scalar, y: Scalar) -> Option<i64> {
+/// The constant that an operation adds, if that is all it does, and whether it may be so for the low half alone: in 32 bits
+/// something may wrap or be cut off.
+fn moved_by(width: Width, op: AluOp, x: Scalar, y: Scalar) -> Option<(i64, bool)> {
     let k = y.as_const()? as i64;
-    match (width, op) {
-        (Width::W64, AluOp::Add) => Some(k),
-        (Width::W64, AluOp::Sub) => Some(k.wrapping_neg()),
-        (Width::W32, AluOp::Add | AluOp::Sub) => {
-            let k = i64::from(k as i32);
-            let k = if op == AluOp::Add { k } else { -k };
-            let half = 0..=i64::from(u32::MAX);
-            let ends = x.fits_half().then(|| (x.umin() as i64 + k, x.umax() as i64 + k))?;
-            (half.contains(&ends.0) && half.contains(&ends.1)).then_some(k)
-        }
-        _ => None,
+    let k = if width == Width::W32 { i64::from(k as i32) } else { k };
+    let k = match op {
+        AluOp::Add => k,
+        AluOp::Sub => k.wrapping_neg(),
+        _ => return None,
+    };
+    if width == Width::W64 {
+        return Some((k, false));
     }
+    let half = 0..=i64::from(u32::MAX);
+    let stays = |x: u64| half.contains(&(x as i64 + k));
+    Some((k, !(x.fits_half() && stays(x.umin()) && stays(x.umax()))))
 }
 
 /// Close enough to its object for addresses to order as offsets do.

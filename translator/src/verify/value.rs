@@ -28,13 +28,15 @@ pub(crate) struct Num {
     pub(crate) id: u32,
     /// Modulo 2^64, the value less `delta` is the same for all with this id. 0 if there is none.
     pub(crate) delta: i64,
+    /// The link holds for the low halves alone (modulo 2^32): 32-bit arithmetic has been at it that may have wrapped.
+    pub(crate) half: bool,
     /// May ranks disagree on it? Carried along, enforced elsewhere.
     pub(crate) label: RankLabel,
 }
 
 impl Num {
     pub(crate) fn new(s: Scalar, label: RankLabel) -> Num {
-        Num { s, id: 0, delta: 0, label }
+        Num { s, id: 0, delta: 0, half: false, label }
     }
 }
 
@@ -100,9 +102,7 @@ impl Value {
         match (self, other) {
             (_, Value::Uninit) => true,
             (Value::Num(a), Value::Num(b)) => {
-                a.label <= b.label
-                    && a.s.is_subset(b.s)
-                    && (b.id == 0 || ids.bind(b.id, Link::of(a, b.delta)))
+                a.label <= b.label && a.s.is_subset(b.s) && (b.id == 0 || ids.bind(b.id, Link::of(a, b)))
             }
             (Value::Ptr(a), Value::Ptr(b)) => {
                 a.home == b.home
@@ -127,9 +127,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn of(n: &Num, delta: i64) -> Link {
+    /// What stands for the id of `kept`.
+    fn of(n: &Num, kept: &Num) -> Link {
+        let delta = kept.delta;
         let constant = n.s.as_const().map(|x| x.wrapping_sub(delta as u64));
-        Link { id: (n.id, n.delta.wrapping_sub(delta)), constant }
+        // A link of halves does not make one of the whole.
+        let id = if n.half && !kept.half { 0 } else { n.id };
+        Link { id: (id, n.delta.wrapping_sub(delta)), constant }
     }
 
     fn to_object(id: u32) -> Link {

@@ -294,6 +294,16 @@ impl<const W: u32> ScalarN<W> {
         self.half
     }
 
+    /// Unsigned and signed bounds.
+    pub(crate) fn bounds(self) -> ((u64, u64), (i64, i64)) {
+        ((self.full.umin, self.full.umax), (self.full.smin, self.full.smax))
+    }
+
+    /// Unsigned and signed bounds of the low half.
+    pub(crate) fn half_bounds(self) -> ((u64, u64), (i64, i64)) {
+        ((self.half.umin, self.half.umax), (self.half.smin, self.half.smax))
+    }
+
     /// Does the number fit into the low half (its upper half is zero)?
     pub(crate) fn fits_half(self) -> bool {
         self.full.umax <= ones(Self::H)
