@@ -209,6 +209,27 @@ mod tests {
         assert!((2_000_000..2_200_000).contains(&s.max_insns), "{s:?}");
     }
 
+    #[test]
+    fn a_triangle_has_half_a_square() {
+        let text = "
+            r2 = 0
+        outer:
+            r3 = 0
+        inner:
+            if r3 >= r2 goto out
+            r3 += 1
+            goto inner
+        out:
+            r2 += 1
+            if r2 < 300 goto outer
+            r0 = 0
+            exit";
+        let s = verify(text);
+        assert!(s.insns < 1000, "{s:?}");
+        // What is proved is the square.
+        assert!((3 * 300 * 300 / 2..3 * 300 * 310).contains(&s.max_insns), "{s:?}");
+    }
+
     /// Laps that a helper makes are loops like any other.
     #[test]
     fn a_callback_is_proved_by_an_invariant() {

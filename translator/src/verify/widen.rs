@@ -6,9 +6,10 @@
 
 use super::Machine;
 use super::domain::{Scalar, Tnum};
-use super::ghost::{Counter, Progress};
+use super::ghost::{Counter, Ghost, Progress};
 use super::state::State;
 use super::transfer::Flow;
+use super::value::Num;
 use crate::isa::{Insn, Operand, Pc, Reg, Width};
 use std::collections::{BTreeSet, HashMap};
 
@@ -80,13 +81,15 @@ struct Prober<'a> {
     region: (Pc, Pc),
     depth: usize,
     ladder: Ladder,
+    /// Ghosts of numbers that have grown since the start.
+    widened: Vec<u32>,
     steps: u64,
 }
 
 /// Guesses an invariant of the loop `region` that includes `start`, a state at its head. Also the work done, in instructions.
 pub(crate) fn invariant(m: &Machine<'_>, start: &State, region: (Pc, Pc)) -> (Option<Guess>, u64) {
     let (head, depth) = (region.0, start.depth());
-    let mut p = Prober { m, head, region, depth, ladder: Ladder::default(), steps: 0 };
+    let mut p = Prober { m, head, region, depth, ladder: Ladder::default(), widened: Vec::new(), steps: 0 };
     let guess = p.solve(start);
     (guess, p.steps)
 }
@@ -120,9 +123,13 @@ impl Prober<'_> {
     fn lap(&mut self, s: &State, first: &State) -> Option<(Counters, Vec<State>)> {
         let mut start = s.clone();
         let mut counters = Vec::new();
-        for (name, at) in (0..).zip(counters_of(s, first)) {
-            if start.haunt(u32::MAX - name, at, self.region) {
-                counters.push((u32::MAX - name, at));
+        self.widened.clear();
+        for (i, at) in (0..).zip(counters_of(s)) {
+            let name = u32::MAX - i;
+            if start.haunt(name, at, self.region) {
+                counters.push((name, at));
+                let same = s.counter(at).map(|n| n.s) == first.counter(at).map(|n| n.s);
+                self.widened.extend(Some(name).filter(|_| !same));
             }
         }
         let mut seen: HashMap<Pc, Vec<State>> = HashMap::new();
@@ -205,7 +212,7 @@ impl Prober<'_> {
         };
         for r in operands {
             if let Some(n) = state.counter(Counter::Reg(r))
-                && !state.ghosts().iter().any(|g| g.num.id == n.id && n.id != 0)
+                && !self.counts(state, n)
             {
                 self.ladder.note(n.s, *width);
             }
@@ -213,17 +220,23 @@ impl Prober<'_> {
     }
 }
 
-/// Numbers of the running frame that have been widened since `first`: laps, registers, stack slots.
-fn counters_of(s: &State, first: &State) -> Vec<Counter> {
+impl Prober<'_> {
+    /// Is that a counter on its way? Its own bounds are no rungs.
+    fn counts(&self, state: &State, n: Num) -> bool {
+        let mine = |g: &&Ghost| g.of > u32::MAX - MAX_COUNTERS as u32 && g.num.id == n.id && n.id != 0;
+        let moved = |g: &Ghost| g.num.delta != n.delta || self.widened.contains(&g.of);
+        state.ghosts().iter().filter(mine).any(moved)
+    }
+}
+
+/// Numbers of the running frame that are not one constant: laps, registers, stack slots.
+fn counters_of(s: &State) -> Vec<Counter> {
     let regs = (0..Reg::COUNT).filter_map(|i| Reg::new(i as u8)).map(Counter::Reg);
     let regs = std::iter::once(Counter::Laps).chain(regs);
     let spills = s.stack(s.current()).map_or(&[][..], |stack| stack.spills());
     let slots = spills.iter().map(|s| Counter::Stack(s.start(), s.size()));
-    let number = |s: &State, at: &Counter| s.counter(*at).map(|n| n.s);
-    let moves = |at: &Counter| {
-        number(s, at).is_some_and(|n| n.as_const().is_none()) && number(s, at) != number(first, at)
-    };
-    regs.chain(slots).filter(moves).take(MAX_COUNTERS).collect()
+    let varies = |at: &Counter| s.counter(*at).is_some_and(|n| n.s.as_const().is_none());
+    regs.chain(slots).filter(varies).take(MAX_COUNTERS).collect()
 }
 
 /// A counter that moves the same way on every lap.
