@@ -69,7 +69,12 @@ fn each_wrong_policy_is_explained_as_the_text_beside_it_says() {
 }
 
 /// The commonest mistakes: the kind, and what the hint must name for an author to know where to look and what to write.
-const HINTS: [(&str, &str, &[&str]); 14] = [
+const HINTS: [(&str, &str, &[&str]); 15] = [
+    (
+        "null_check_inverted",
+        "not-pointer",
+        &["seen, looked up in line 11", "the test in line 13", "the wrong way round"],
+    ),
     ("null_check_missing", "null-deref", &["telemetry_map", "`if (!seen) return 0;`", "line 11"]),
     ("member_before_check", "pointer-arith", &["telemetry_map", "`if (!seen) return 0;`"]),
     ("index_unbounded", "map-oob", &["`nodes`", "128-byte", "by_nodes", "if (nodes >= 32) return 0;"]),

@@ -173,7 +173,8 @@ impl Machine<'_> {
             let why = if room < 0 {
                 format!("larger than {value}")
             } else {
-                format!("offset {}, must be in [0, {room}] in {value}", span(place.off))
+                let needed = if room == 0 { "0".into() } else { format!("in [0, {room}]") };
+                format!("offset {}, must be {needed} in {value}", span(place.off))
             };
             return ask.refuse(K::MapOob, why);
         }

@@ -52,7 +52,7 @@ impl Missing {
 }
 
 /// The register that an instruction sets.
-fn sets(insn: &Insn) -> Option<Reg> {
+pub(super) fn sets(insn: &Insn) -> Option<Reg> {
     match *insn {
         Insn::Alu { dst, .. }
         | Insn::Neg { dst, .. }

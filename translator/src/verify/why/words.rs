@@ -154,7 +154,8 @@ impl Scene<'_> {
             }
             _ => self.m.program.insn_text(self.pc(step)).map_or(String::new(), |t| t.to_string()),
         };
-        match self.after(step).map(|s| s.reg(reg)) {
+        let plain = matches!(insn, Insn::Alu { op: AluOp::Mov, src: Operand::Imm(_), .. });
+        match self.after(step).map(|s| s.reg(reg)).filter(|_| !plain) {
             Some(v) => format!("{given}: {}", self.m.value_words(&v)),
             None => given,
         }

@@ -2,10 +2,11 @@
 
 use super::super::source;
 use super::super::turns::Turn;
-use super::{Advice, Scene, at_line, before_refused, new};
-use crate::isa::{Insn, Operand, Reg};
+use super::{Advice, Scene, before_refused, new};
+use crate::isa::{AluOp, Insn, MapIdx, Operand};
 use crate::verify::domain::Scalar;
 use crate::verify::mem::add_const;
+use crate::verify::transfer::MAX_OFFSET;
 use crate::verify::value::{Home, Value};
 
 /// An access at an offset that is not in a region.
@@ -66,32 +67,44 @@ pub(super) fn advise(s: &Scene<'_>, r: &Reach, bytes: i64, what: &str) -> Option
     if low == high {
         return Some(constant(s, low, r.size, bytes, what));
     }
+    if low > room {
+        return Some(Advice::new(format!(
+            "{what} ends at byte {bytes}, and this takes byte {low} at the least"
+        )));
+    }
     let step = step_of(r);
     let index = index_name(s);
-    let start = match &index {
-        Some(i) if source::is_plain(i) && low >= 0 => low,
-        _ => 0,
-    };
+    let start = if index.as_ref().is_some_and(|i| source::is_plain(i)) && low >= 0 { low } else { 0 };
     let entries = (room - start) / step + 1;
-    let name = index.unwrap_or_else(|| "the index".into());
-    let test =
-        if low < 0 { format!("{name} < 0 || {name} >= {entries}") } else { format!("{name} >= {entries}") };
+    let name = called(index.as_deref());
     let why = match () {
-        () if low < 0 && high <= room => {
-            format!("`{name}` may be negative, as the test before is a signed one from above only")
-        }
-        () if low < 0 => format!("`{name}` has no bound"),
+        () if low < 0 && high <= room => format!("{name} may be as low as {}", low.div_euclid(step)),
+        () if low < 0 => format!("{name} has no bound"),
         () if high == room + step => {
-            format!("the test before lets `{name}` be {entries}, and the last entry is {}", entries - 1)
+            format!("the test before lets {name} be {entries}, and the last entry is {}", entries - 1)
         }
-        () if high > room + step * entries => format!("`{name}` has no bound that is small enough"),
-        () => format!("the test before lets `{name}` be as large as {}", (high - start) / step),
+        () if high > room + step * entries => format!("{name} has no bound that is small enough"),
+        () => format!("the test before lets {name} be as large as {}", (high - start) / step),
     };
-    let hint = format!(
-        "{why}: {what} has room for {entries} entries of {}. Put `if ({test}) return 0;` before this line",
-        bytes_words(step)
-    );
-    Some(Advice::new(hint).with(before_refused(s, [new(format!("if ({test})")), new("        return 0;")])))
+    let why = format!("{why}: {what} has room for {entries} entries of {}", bytes_words(step));
+    Some(bounded(s, &why, index.as_deref(), low < 0, entries))
+}
+
+/// An index in words.
+fn called(name: Option<&str>) -> String {
+    name.map_or("the index".into(), |n| format!("`{n}`"))
+}
+
+/// Advice to test an index, with the test as it is to be written where its name is known.
+fn bounded(s: &Scene<'_>, why: &str, name: Option<&str>, negative: bool, entries: i64) -> Advice {
+    let Some(name) = name else {
+        let from = if negative { "at 0 or above and " } else { "" };
+        return Advice::new(format!("{why}. Keep it {from}below {entries} with a test before"));
+    };
+    let low = if negative { format!("{name} < 0 || ") } else { String::new() };
+    let test = format!("if ({low}{name} >= {entries})");
+    let hint = format!("{why}. Put `{test} return 0;` before this line");
+    Advice::new(hint).with(before_refused(s, [new(test), new("        return 0;")]))
 }
 
 /// Bytes from one index to the next: what the offset is known to be a multiple of, at least the access itself.
@@ -129,44 +142,48 @@ fn constant(s: &Scene<'_>, at: i64, size: i64, bytes: i64, what: &str) -> Advice
     }
 }
 
-/// A pointer moved by a number without a bound.
-pub(super) fn moved(s: &Scene<'_>) -> Option<Advice> {
-    let Insn::Alu { dst, src, .. } = *s.insn()? else { return None };
-    let by = number(s, s.rejection.reg()?)?;
-    let other = match src {
-        Operand::Reg(r) if s.rejection.reg() == Some(dst) => r,
-        _ => dst,
-    };
-    let name = index_name(s).unwrap_or_else(|| "the index".into());
-    let size = match s.value(other)? {
-        Value::Ptr(p) => match p.home {
-            Home::Map(m) => Some(i64::from(s.m.map(m).ok()?.value_size)),
-            _ => None,
-        },
-        _ => None,
-    };
-    let step = 1i64 << by.tnum().mask.trailing_zeros().min(12);
-    let test = match (size, by.smin() < 0) {
-        (Some(n), true) => format!("{name} < 0 || {name} >= {}", n / step),
-        (Some(n), false) => format!("{name} >= {}", n / step),
-        (None, true) => format!("{name} < 0 || {name} >= N"),
-        (None, false) => format!("{name} >= N"),
-    };
-    let why = match by.smin() < 0 && by.smax() < 1 << 29 {
-        true => "may be negative, as the test before is a signed one from above only: make it unsigned, or",
-        false => "has no bound:",
-    };
-    let set = s.trace.maker(s.fault).and_then(|at| s.line(at));
-    let hint = format!(
-        "`{name}` {why} put `if ({test}) return 0;` before{}",
-        at_line(set.or(s.rejection.source()), " ")
-    );
-    Some(Advice::new(hint).with(before_refused(s, [new(format!("if ({test})")), new("        return 0;")])))
+/// A map in the place of one of its values.
+fn no_memory(s: &Scene<'_>, m: MapIdx) -> Advice {
+    let how = "look an entry up with bpf_map_lookup_elem, and work with what that returns";
+    Advice::new(format!("map {} itself is no memory: {how}", s.m.map_name(m)))
 }
 
-fn number(s: &Scene<'_>, r: Reg) -> Option<Scalar> {
-    match s.value(r)? {
-        Value::Num(n) => Some(n.s),
-        _ => None,
+/// A pointer moved by a number without a bound.
+pub(super) fn moved(s: &Scene<'_>) -> Option<Advice> {
+    let Insn::Alu { dst, src, op, .. } = *s.insn()? else { return None };
+    let Operand::Reg(src) = src else {
+        if let Value::MapObject(m) = s.value(dst)? {
+            return Some(no_memory(s, m));
+        }
+        return Some(Advice::new("no region is that large: the number can only be a mistake"));
+    };
+    let (pointer, by) = match (s.value(dst)?, s.value(src)?) {
+        (Value::Num(_), Value::Ptr(_)) if op == AluOp::Sub => {
+            return Some(Advice::new("a pointer cannot be taken from a number"));
+        }
+        (Value::Ptr(p), Value::Num(n)) | (Value::Num(n), Value::Ptr(p)) => (p, n.s),
+        (Value::MapObject(m), _) | (_, Value::MapObject(m)) => return Some(no_memory(s, m)),
+        _ if op == AluOp::Sub => {
+            return Some(Advice::new("only pointers into one and the same object have a distance"));
+        }
+        _ => {
+            return Some(Advice::new("pointers cannot be added to each other: add an offset to one of them"));
+        }
+    };
+    if by.as_const().is_some() {
+        return Some(Advice::new(
+            "no region is that large: a negative number that was taken for an unsigned one?",
+        ));
     }
+    let (name, negative) = (index_name(s), by.smin() < 0);
+    let why = match by.smax() < MAX_OFFSET && negative {
+        true => {
+            "may be negative, as the test before is a signed one from above only: make it unsigned, or test for that too"
+        }
+        false => "has no bound",
+    };
+    let why = format!("{} {why}", called(name.as_deref()));
+    let step = 1i64 << by.tnum().mask.trailing_zeros().min(12);
+    let Home::Map(m) = pointer.home else { return Some(Advice::new(why)) };
+    Some(bounded(s, &why, name.as_deref(), negative, i64::from(s.m.map(m).ok()?.value_size) / step))
 }

@@ -1,9 +1,11 @@
 //! Calls: wrong arguments, helpers that are not offered, too many frames, registers that a call does not keep.
 
 use super::super::source;
+use super::super::turns::sets;
 use super::{Advice, Scene, at_line, before_refused, gone, new};
 use crate::isa::{Insn, Reg};
 use crate::verify::env::{ArgKind, HelperSig};
+use crate::verify::helpers;
 use crate::verify::value::Value;
 
 /// Helpers of the kernel that policies are tempted to call, by number, with what to do instead.
@@ -88,7 +90,10 @@ pub(super) fn unknown(s: &Scene<'_>) -> Option<Advice> {
     let hook = s.m.env.hook;
     Some(Advice::new(match TEMPTING.iter().find(|t| t.0 == id) {
         Some((_, name, instead)) => format!("hook {hook} has no {name}: {instead}"),
-        None => format!("hook {hook} offers {}", offered.join(", ")),
+        None => match helpers::all().iter().find(|h| h.id == id) {
+            Some(h) => format!("hook {hook} does not offer bpf_{}", h.name),
+            None => format!("hook {hook} offers {}", offered.join(", ")),
+        },
     }))
 }
 
@@ -129,13 +134,16 @@ pub(super) fn unset_register(s: &Scene<'_>) -> Option<Advice> {
         );
     }
     let call = s.trace.points.last()?.call;
-    let calls = |i: &usize| {
-        let p = &s.trace.points[*i];
-        let insn = s.m.program.insn(p.pc);
-        p.call == call && matches!(insn, Some(Insn::CallHelper { .. } | Insn::CallLocal { .. }))
-    };
-    let clobbered = (0..s.trace.points.len().saturating_sub(1)).rev().find(calls)?;
-    (1..=5).contains(&reg.index()).then(|| {
+    let mine = |i: &usize| s.trace.points[*i].call == call;
+    let insn = |i: &usize| s.m.program.insn(s.pc(*i));
+    let steps = 0..s.trace.points.len().saturating_sub(1);
+    let calls = |i: &usize| matches!(insn(i), Some(Insn::CallHelper { .. } | Insn::CallLocal { .. }));
+    let clobbered =
+        steps.clone().rev().filter(mine).find(calls).filter(|_| (1..=5).contains(&reg.index()))?;
+    // r1 is set on entry.
+    let was_set =
+        reg == Reg::R1 || steps.take(clobbered).filter(mine).any(|i| insn(&i).and_then(sets) == Some(reg));
+    was_set.then(|| {
         Advice::new(format!(
             "{reg} does not survive the call{}: keep what is needed after it in r6 to r9, or on the stack",
             at_line(s.line(clobbered), " at ")

@@ -40,6 +40,9 @@ pub(super) fn read(s: &Scene<'_>) -> Option<Advice> {
     let fields = touched(s, &r);
     let (size, hook) = (s.m.env.ctx.size(), s.m.env.hook);
     if r.off.as_const().is_none() {
+        if fields.is_empty() && s.m.env.ctx.fields().is_empty() {
+            return advise(s, &r, size.into(), &format!("the context of {size} bytes"));
+        }
         // An index that may run past an array of the context.
         let array = fields.iter().find(|f| f.count > 1 && r.off.smax() >= f.offset.into())?;
         let start = i64::from(array.offset);

@@ -31,12 +31,18 @@ fn exits<'a>(s: &Scene<'a>, flow: &Flow<'_>, l: Loop) -> Vec<&'a SourceLine> {
 pub(super) fn endless(s: &Scene<'_>) -> Option<Advice> {
     let (flow, l) = find(s)?;
     let exits = exits(s, &flow, l);
-    let Some(test) = exits.first().filter(|t| !t.text.trim().is_empty()) else {
+    let Some(test) = exits.first() else {
         return Some(Advice::new(
             "no test leaves this loop: give it one on a counter, for (int i = 0; i < 64; i++)",
         ));
     };
     let text = test.text.trim().trim_end_matches('{').trim_end();
+    if text.is_empty() || text.starts_with("asm") {
+        let by = format!("the loop ends only by the test in line {}", test.line);
+        return Some(Advice::new(format!(
+            "{by}, and no bound on its rounds follows from that: count them, and stop at a number that is always enough"
+        )));
+    }
     let hint = format!(
         "the loop ends only by `{text}` (line {}), and no bound on its rounds follows from that: count them, and stop at a number \
          that is always enough, `for (int i = 0; i < 64; i++)` with the test inside",

@@ -37,6 +37,7 @@ pub(super) fn advise(s: &Scene<'_>) -> Option<Advice> {
         K::NullDeref => pointers::null(s),
         K::PointerArith => pointers::arithmetic(s),
         K::PointerLeak => pointers::leak(s),
+        K::NotPointer => pointers::number(s),
         K::MapOob => bounds::map(s),
         K::StackOob => stack::out_of_bounds(s),
         K::UninitStack => stack::uninitialised(s),
@@ -54,7 +55,6 @@ pub(super) fn advise(s: &Scene<'_>) -> Option<Advice> {
         K::Callback
         | K::StackDepth
         | K::Misaligned
-        | K::NotPointer
         | K::PointerCompare
         | K::FramePointer
         | K::Budget

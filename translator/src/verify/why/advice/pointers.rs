@@ -1,8 +1,12 @@
 //! Pointers: not checked for null, used in arithmetic that loses them, leaked, or into read-only data.
 
+use super::super::turns::Turn;
 use super::{Advice, Scene, at_line, before_refused, gone, kept, new};
 use crate::isa::{AluOp, Insn, Reg, Width};
 use crate::verify::value::{Home, Ptr, Value};
+
+/// Addresses below are NULL with the offset of a member.
+const SMALL: u64 = 4096;
 
 /// The pointer that a register holds.
 fn pointer(s: &Scene<'_>, reg: Reg) -> Option<Ptr> {
@@ -67,12 +71,58 @@ pub(super) fn leak(s: &Scene<'_>) -> Option<Advice> {
         Insn::Exit => {
             format!("return a number that says what to do, not {what}; to hand data on, write it to a map")
         }
-        Insn::Store { .. } | Insn::Atomic { .. } => format!(
+        Insn::Atomic { .. } => format!("atomic operations work on numbers, not on {what}"),
+        Insn::Store { .. } => format!(
             "store what the pointer points to, not {what}: who reads it later could not use it, and would learn where the host's memory lies"
         ),
         _ => format!("pass on the data, not {what}"),
     };
     Some(Advice::new(hint))
+}
+
+/// An access through what is no address.
+pub(super) fn number(s: &Scene<'_>) -> Option<Advice> {
+    let reg = s.rejection.reg()?;
+    let Some(Value::Num(n)) = s.value(reg) else { return None };
+    if n.s.as_const().is_some_and(|x| x < SMALL) {
+        return known_null(s);
+    }
+    let sources = s.trace.slice(s.fault).into_iter().filter_map(|id| s.trace.def(id));
+    let from = sources.filter(|d| d.is_source()).filter_map(|d| d.step).next_back()?;
+    let at = at_line(s.line(from), " at ");
+    Some(Advice::new(match *s.m.program.insn(s.pc(from))? {
+        Insn::Load { base, .. } => {
+            let home = s.states.get(&s.trace.points[from].trail).map(|state| state.reg(base));
+            match home {
+                Some(Value::Ptr(p)) => format!(
+                    "what is read from {}{at} is a number, never an address: only look-ups, the context and the stack give addresses",
+                    s.m.home_words(p.home)
+                ),
+                _ => return None,
+            }
+        }
+        Insn::CallHelper { id } => {
+            format!("bpf_{} returns a number{at}, not an address", s.m.env.helper(id)?.name)
+        }
+        _ => return None,
+    }))
+}
+
+/// Used where a test has found it to be null: compilers make the member's offset of it.
+fn known_null(s: &Scene<'_>) -> Option<Advice> {
+    let null = |i: usize, taken| s.condition(i, taken).is_some_and(|c| c.ends_with("is NULL"));
+    let test = s.turns.iter().rev().find_map(|(i, turn)| match turn {
+        Turn::Branch { taken } if null(*i, *taken) => Some(*i),
+        _ => None,
+    })?;
+    let pointer = s.trace.points[test].uses[0];
+    let name = s.variable(pointer).unwrap_or("the pointer");
+    let found = s.helper_of(pointer).and_then(|(_, at)| s.line(at));
+    Some(Advice::new(format!(
+        "on this path {name}{} is NULL, as the test{} says: is that test the wrong way round? Use {name} only where it is not NULL",
+        found.map_or(String::new(), |l| format!(", looked up in line {},", l.line)),
+        at_line(s.line(test), " in "),
+    )))
 }
 
 /// A store to constant data.

@@ -2,7 +2,7 @@
 
 use super::super::source;
 use super::super::turns::Missing;
-use super::bounds::{advise, reach};
+use super::bounds::{advise, bytes_words, reach};
 use super::{Advice, Scene, at_line, kept, new};
 use crate::isa::{Insn, Reg};
 use crate::limits::STACK_BYTES;
@@ -20,16 +20,19 @@ pub(super) fn out_of_bounds(s: &Scene<'_>) -> Option<Advice> {
     let lowest = -i64::from(STACK_BYTES);
     if r.off.smax() < lowest || (r.off.as_const().is_some() && r.off.smin() < lowest) {
         return Some(Advice::new(format!(
-            "a frame has {STACK_BYTES} bytes, and this variable lies {} bytes below its end: move large arrays to a map (an array \
+            "a frame has {STACK_BYTES} bytes, and this variable lies {} below its end: move large arrays to a map (an array \
              map with one entry, looked up with key 0)",
-            lowest - r.off.smin()
+            bytes_words(lowest - r.off.smin())
         )));
+    }
+    if r.off.smin() > -r.size {
+        return Some(Advice::new("a frame's bytes lie below r10, at negative offsets"));
     }
     // An array that starts where the smallest index is; nobody knows where it ends.
     let start = r.off.smin().max(lowest);
     let bytes = -start;
     r.off = if r.off.smin() < lowest { Scalar::unknown() } else { add_const(r.off, -start) };
-    advise(s, &r, bytes, &format!("the stack from r10{start} up"))
+    advise(s, &r, bytes, &format!("the stack from r10{start:+} up"))
 }
 
 /// The map of the call, and is `reg` its key?
@@ -53,6 +56,9 @@ fn too_small(s: &Scene<'_>) -> Option<Advice> {
     let (map, what, size) = map_argument(s, reg)?;
     let Value::Ptr(p) = s.value(reg)? else { return None };
     let left = -p.off.smax();
+    if left > i64::from(STACK_BYTES) - i64::from(size) {
+        return None;
+    }
     let name = variable(s, reg).map_or(format!("what {reg} points to"), |n| format!("`{n}`"));
     Some(Advice::new(format!(
         "a {what} of map {} has {size} bytes, and {name} has {left} at most: pass the address of a variable of the map's {what} \
