@@ -1,7 +1,7 @@
 //! Abstract states in the notation of the kernel's log, for people who read that: `R2=scalar(umax=63,var_off=(0x0; 0x3f))`.
 //!
 //! Small departures: our stack keeps spilled numbers of 4 bytes at any offset, printed as `fp-4:4=7`, and values that are at a
-//! distance from others carry it with their id (`id=1+8`).
+//! distance from others carry it with their id (`id=1+8`; `id=1+8w` if only the low halves are).
 
 use super::Machine;
 use super::domain::{Scalar, Tnum};
@@ -80,7 +80,8 @@ fn number(n: &Num) -> String {
         return signed(x as i64);
     }
     let delta = if n.delta == 0 { String::new() } else { format!("{:+}", n.delta) };
-    let id = (n.id != 0).then(|| format!("id={}{delta}", n.id));
+    let half = if n.half { "w" } else { "" };
+    let id = (n.id != 0).then(|| format!("id={}{delta}{half}", n.id));
     format!("scalar({})", id.into_iter().chain(range(n.s)).collect::<Vec<_>>().join(","))
 }
 
