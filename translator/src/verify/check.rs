@@ -80,6 +80,9 @@ impl<S: FnMut(Pc, &State)> Checker<'_, S> {
         if node.rank == 0 {
             return gap(node.pc, "a kept state was not finished");
         }
+        if !node.state.has_fresh_ids() {
+            return gap(node.pc, "a kept state would use its ids again");
+        }
         let mut first = node.state.clone();
         if let Some(inv) = &node.invariant
             && !first.haunt(id, inv.counter, inv.region)

@@ -66,6 +66,8 @@ mod join;
 mod live;
 mod log;
 mod mem;
+#[cfg(all(test, feature = "asm"))]
+mod mutation;
 mod notation;
 #[cfg(feature = "interp")]
 mod oracle;

@@ -172,6 +172,12 @@ mod tests {
                 3,
             ),
             (
+                "down from the context, in a stack slot",
+                "r3 = *(u32 *)(r1 + 0)\nif r3 > N goto e\n*(u64 *)(r10 - 8) = r3\nl:\nr3 = *(u64 *)(r10 - 8)\nif r3 == 0 goto e\n\
+                 r3 += -1\n*(u64 *)(r10 - 8) = r3\ngoto l\ne:\nr0 = 0\nexit",
+                5,
+            ),
+            (
                 "early exit",
                 "r2 = 0\nl:\nr3 = *(u8 *)(r1 + 3)\nif r3 == 7 goto e\nr2 += 1\nif r2 < N goto l\ne:\nr0 = r2\nexit",
                 4,

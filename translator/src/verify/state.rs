@@ -25,7 +25,7 @@ fn id_of(v: &Value) -> (u32, i64) {
 const REGS: usize = Reg::COUNT;
 /// Where a frame keeps how many laps the helper has made that it called and that calls back: a number that no instruction
 /// can touch, unset while no such helper has made one.
-const LAPS: usize = Reg::FP.index();
+pub(crate) const LAPS: usize = Reg::FP.index();
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,9 +34,9 @@ pub(crate) struct Frame {
     /// then makes the next lap or is done.
     pub(crate) ret: Pc,
     /// Start of the function that runs.
-    func: Pc,
+    pub(crate) func: Pc,
     /// A helper called it.
-    callback: bool,
+    pub(crate) callback: bool,
     regs: [Value; REGS],
     stack: Rc<StackMem>,
 }
@@ -453,8 +453,7 @@ impl State {
                 }
             }
         });
-        let lock = self.lock.map(|l| l.id).filter(|id| *id != 0);
-        for id in self.refs.iter().map(|r| r.id).chain(lock) {
+        for id in self.held_ids().filter(|id| *id != 0) {
             if !seen.iter().any(|s| s.0 == id) {
                 seen.push((id, 1, 0, true));
             }
@@ -514,6 +513,18 @@ impl State {
             frame.stack.spills().iter().for_each(|s| f(&s.value));
         }
         self.ghosts.iter().for_each(|g| f(&Value::Num(g.num)));
+    }
+
+    /// Ids of references and of the lock.
+    fn held_ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.refs.iter().map(|r| r.id).chain(self.lock.map(|l| l.id))
+    }
+
+    /// Are the ids that will be handed out next unused? Otherwise strangers would be taken for linked.
+    pub(crate) fn has_fresh_ids(&self) -> bool {
+        let mut fresh = self.next_id > 0;
+        self.each_value(|v| fresh &= id_of(v).0 < self.next_id);
+        fresh && self.held_ids().all(|id| id < self.next_id)
     }
 
     /// Is every concrete state of `self` one of `other`? (True only if so.)
