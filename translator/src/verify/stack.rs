@@ -316,6 +316,9 @@ impl StackMem {
 
     /// Drops dead bytes, and the numbers that nobody will look at (as one bit per 4 bytes). None if nothing changes.
     pub(crate) fn cleaned(&self, live: u128, numbers: u128) -> Option<StackMem> {
+        if self.init == ByteSet::default() {
+            return None;
+        }
         let (live, numbers) = (ByteSet::from_granules(live), ByteSet::from_granules(numbers));
         let wanted = |s: &Spill| {
             let (start, size) = (usize::from(s.start), usize::from(s.size));
