@@ -1,8 +1,8 @@
 //! [`Kernel`]: this machine's own verifier and its `BPF_PROG_TEST_RUN`, through `tests/kernel/bpf-run.c`.
 
 use ringfence_translator::interp::MapMemory;
-use ringfence_translator::isa::Pc;
-use ringfence_translator::{MapDecl, MapKind};
+use ringfence_translator::isa::{Imm64, Insn, Pc};
+use ringfence_translator::{MapDecl, MapKind, Program};
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -31,17 +31,41 @@ impl World {
 
 fn content(map: &MapMemory) -> Content {
     let decl = map.decl();
-    if decl.read_only || !decl.kind.has_values() {
+    if !has_content(decl) {
         return Content::new();
     }
     let keys: Vec<Vec<u8>> = match decl.kind {
         MapKind::Hash => map.keys().iter().flatten().cloned().collect(),
         _ => (0..decl.max_entries).map(|i| i.to_le_bytes().to_vec()).collect(),
     };
-    let mut content: Content =
-        keys.into_iter().filter_map(|k| map.value(&k).map(<[u8]>::to_vec).map(|v| (k, v))).collect();
+    let value = |k: &[u8]| {
+        let mut value = map.value(k)?.to_vec();
+        // What is in a lock is the helpers' business.
+        let lock = decl.spin_lock.map(|at| at as usize).and_then(|at| value.get_mut(at..at + 4));
+        lock.into_iter().flatten().for_each(|b| *b = 0);
+        Some(value)
+    };
+    let mut content: Content = keys.into_iter().filter_map(|k| value(&k).map(|v| (k, v))).collect();
     content.sort();
     content
+}
+
+/// Read-only maps do not change, and ring buffers have no keys.
+fn has_content(decl: &MapDecl) -> bool {
+    !decl.read_only && decl.kind.has_values()
+}
+
+/// `enum bpf_map_type`.
+fn kernel_kind(kind: MapKind) -> u32 {
+    match kind {
+        MapKind::Hash => 1,
+        MapKind::Array | MapKind::Global => 2,
+        MapKind::ProgArray => 3,
+        MapKind::PercpuHash => 5,
+        MapKind::PercpuArray => 6,
+        MapKind::LruHash => 9,
+        MapKind::RingBuf => 27,
+    }
 }
 
 /// What the kernel says of a program.
@@ -126,9 +150,8 @@ impl Kernel {
     fn declare(&mut self) -> std::io::Result<u32> {
         self.put(self.maps.len() as u32)?;
         for m in &self.maps {
-            // enum bpf_map_type: 1 is a hash, 2 an array.
-            let kind = if m.kind == MapKind::Hash { 1 } else { 2 };
-            for n in [kind, m.key_size, m.value_size, m.max_entries, m.read_only.into()] {
+            let flags = u32::from(m.read_only) | u32::from(m.spin_lock.is_some()) << 1;
+            for n in [kernel_kind(m.kind), m.key_size, m.value_size, m.max_entries, flags] {
                 self.to.write_all(&u32::to_ne_bytes(n))?;
             }
             if m.read_only {
@@ -145,9 +168,16 @@ impl Kernel {
     ///
     /// # Errors
     /// The process has ended.
-    pub fn judge(&mut self, code: &[u8], worlds: &[World]) -> std::io::Result<Verdict> {
+    pub fn judge(&mut self, program: &Program, worlds: &[World]) -> std::io::Result<Verdict> {
+        let code = program.encode();
         self.put((code.len() / 8) as u32)?;
-        self.to.write_all(code)?;
+        self.to.write_all(&code)?;
+        let callback = |i: &Insn| matches!(i, Insn::LoadImm64 { imm: Imm64::Func(_), .. });
+        let funcs = if program.iter().any(|(_, i)| callback(i)) { program.funcs() } else { &[] };
+        self.put(funcs.len() as u32)?;
+        for f in funcs {
+            self.put(f.start.0)?;
+        }
         self.put(worlds.len() as u32)?;
         for w in worlds {
             self.put_world(w)?;
@@ -171,7 +201,7 @@ impl Kernel {
     fn put_world(&mut self, w: &World) -> std::io::Result<()> {
         self.to.write_all(&w.ctx)?;
         for (content, decl) in w.maps.iter().zip(&self.maps) {
-            if decl.read_only {
+            if !has_content(decl) {
                 continue;
             }
             self.to.write_all(&u32::to_ne_bytes(content.len() as u32))?;
@@ -189,7 +219,7 @@ impl Kernel {
         for i in 0..self.maps.len() {
             let (key, value) = (self.maps[i].key_size as usize, self.maps[i].value_size as usize);
             let mut content = Content::new();
-            let entries = if self.maps[i].read_only { 0 } else { self.get()? };
+            let entries = if has_content(&self.maps[i]) { self.get()? } else { 0 };
             for _ in 0..entries {
                 content.push((self.bytes(key)?, self.bytes(value)?));
             }
@@ -241,12 +271,8 @@ fn build(source: &Path, out: &Path) -> Result<PathBuf, String> {
 
 /// The last line that is no statistics.
 fn reason(log: &str, errno: u32) -> String {
-    let idle = |l: &&str| {
-        !(l.is_empty()
-            || l.starts_with("processed ")
-            || l.starts_with("verification time")
-            || l.starts_with("stack depth"))
-    };
+    const IDLE: [&str; 5] = ["processed ", "verification time", "stack depth", "cur state:", "old state:"];
+    let idle = |l: &&str| !(l.is_empty() || IDLE.iter().any(|i| l.starts_with(i)));
     let line = log.lines().map(str::trim).rfind(idle);
     match line {
         Some(line) => line.to_owned(),
