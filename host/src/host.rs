@@ -248,6 +248,7 @@ impl State {
         let registry = self.registry()?;
         let generation = self.plan.generation() + 1;
         let plan = Arc::new(Plan::new(generation, set, &registry)?);
+        plan.short_of_fuel().iter().for_each(|line| tell!(Warn, "{line}"));
         let may_switch = |s: &&Arc<Shared>| s.switch_policy() == SwitchPolicy::NextCall;
         let chains = self
             .comms

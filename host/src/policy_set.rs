@@ -249,6 +249,19 @@ impl Plan {
     pub fn set(&self) -> &PolicySet {
         &self.set
     }
+    /// Policies that may need more fuel than the operator allows: each as a line for the log.
+    pub(crate) fn short_of_fuel(&self) -> Vec<String> {
+        let Some(limit) = self.set.manifest.limits.fuel else { return Vec::new() };
+        let line = |p: &Policy| {
+            let most = p.module.max_fuel().filter(|most| *most > limit)?;
+            let name = p.module.name();
+            Some(format!(
+                "policy {name} may need up to {most} fuel, and limits.fuel allows {limit}: a call that needs more is cut \
+                 short and left to NCCL; raise the limit, or leave it out"
+            ))
+        };
+        self.set.policies.iter().filter_map(line).collect()
+    }
     /// Bound on channels.
     pub(crate) fn max_channels(&self) -> u32 {
         crate::comm::max_channels(self.set.manifest.limits.max_channels)

@@ -160,8 +160,11 @@ fn check_accepts_and_says_what_it_cost() {
     assert_eq!(v["file"], object.to_str().expect("UTF-8"));
     assert!(v["kind"].is_null() && v["pc"].is_null() && v["source"].is_null() && v["message"].is_null());
     assert!(v["insns"].as_u64() >= Some(10) && v["states"].is_u64() && v["micros"].is_u64());
+    let most = (v["max_insns"].as_u64().unwrap(), v["max_fuel"].as_u64().unwrap());
+    assert!(0 < most.0 && Some(most.0) <= v["insns"].as_u64() && most.0 < most.1, "{most:?}: no loop");
     let text = ringfence(&args!["check", &object]).stdout;
     assert!(text.starts_with("accepted  ") && text.contains("size_aware (tuner, "), "{text}");
+    assert!(text.trim_end().ends_with(&format!("runs at most {} insns, {} fuel", most.0, most.1)), "{text}");
 }
 
 #[test]

@@ -264,6 +264,11 @@ impl Verdict {
         writeln!(out, "{line}")
     }
 
+    /// A bound, if the program was accepted.
+    fn proved(&self, bound: u64) -> Option<u64> {
+        self.refusal.is_none().then_some(bound)
+    }
+
     fn json(&self, file: &Path) -> Value {
         let r = self.refusal.as_ref();
         let source = r.and_then(|r| r.source.as_ref());
@@ -279,6 +284,8 @@ impl Verdict {
             "hint": r.and_then(|r| r.hint.as_ref()),
             "insns": self.stats.insns,
             "states": self.stats.states,
+            "max_insns": self.proved(self.stats.max_insns),
+            "max_fuel": self.proved(self.stats.max_fuel),
             "micros": self.micros,
         })
     }
@@ -286,13 +293,12 @@ impl Verdict {
     fn text(&self, file: &Path, args: &Args, why: Option<&Explanation>, out: Out<'_>) -> io::Result<()> {
         let word = if self.refusal.is_some() { "rejected" } else { "accepted" };
         let (insns, micros) = (self.stats.insns, self.micros);
-        writeln!(
-            out,
-            "{word}  {} {} ({}, {insns} insns, {micros} µs)",
-            file.display(),
-            self.program,
-            self.section
-        )?;
+        let (file, program, section) = (file.display(), &self.program, &self.section);
+        write!(out, "{word}  {file} {program} ({section}, {insns} insns, {micros} µs)")?;
+        if let Some(most) = self.proved(self.stats.max_insns) {
+            write!(out, ": runs at most {most} insns, {} fuel", self.stats.max_fuel)?;
+        }
+        writeln!(out)?;
         match (&self.refusal, why) {
             (Some(refusal), Some(why)) => {
                 refusal.print_place(out)?;
