@@ -26,6 +26,8 @@ pub(crate) struct Args {
     memory: Option<(Reg, ArgKind)>,
     /// Memory that the helper writes.
     fills: Vec<Place>,
+    /// Most bytes that the helper may write there.
+    pub(crate) most_bytes: u32,
     /// Bytes of the record to reserve.
     pub(crate) record_bytes: u32,
     /// The reference that the helper takes.
@@ -200,6 +202,7 @@ impl Machine<'_> {
         let place = self.fillable(state, base, bytes, constant)?;
         out.reads(&place);
         args.fills.push(place);
+        args.most_bytes = bytes;
         Ok(())
     }
 

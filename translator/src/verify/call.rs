@@ -14,6 +14,9 @@ use super::value::{Home, Ptr, Value};
 use crate::isa::{Pc, Reg};
 use crate::limits::MAX_FRAMES;
 
+/// The largest error number (Linux `MAX_ERRNO`).
+const MAX_ERRNO: i64 = 4095;
+
 impl Machine<'_> {
     /// A call of helper `id` at `pc`, which goes on at `next`.
     pub(crate) fn call_helper(
@@ -63,6 +66,10 @@ impl Machine<'_> {
         let object = |home, id| Value::Ptr(Ptr { home, off: Scalar::constant(0), id, nullable: true });
         Ok(match (sig.ret, args.fact.map) {
             (RetKind::Scalar, _) => Value::num(Scalar::unknown(), sig.label),
+            (RetKind::Length, _) => {
+                let (any, bounds) = (Scalar::unknown(), (-MAX_ERRNO, args.most_bytes.into()));
+                Value::num(Scalar::from_bounds(any.tnum(), (any.umin(), any.umax()), bounds), sig.label)
+            }
             (RetKind::Void, _) => Value::Uninit,
             (RetKind::MapValueOrNull, Some(map)) => object(Home::Map(map), state.fresh_id()),
             (RetKind::RecordOrNull, Some(map)) => {

@@ -125,6 +125,8 @@ pub enum ArgKind {
 pub enum RetKind {
     /// A number.
     Scalar,
+    /// How many bytes the helper wrote, at most the `Size` argument, or a negative error (Linux `do_refine_retval_range`).
+    Length,
     /// Nothing: r0 is not set.
     Void,
     /// Pointer to a value of the `MapObject` argument, or null.

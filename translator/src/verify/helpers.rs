@@ -4,7 +4,7 @@
 use super::env::ArgKind::{self, *};
 use super::env::HelperSig;
 use super::env::RankLabel::{self, RankLocal as Local, Uniform};
-use super::env::RetKind::{self, MapValueOrNull, RecordOrNull, Void};
+use super::env::RetKind::{self, Length, MapValueOrNull, RecordOrNull, Void};
 
 /// `map_lookup_elem`
 pub(crate) const MAP_LOOKUP: u32 = 1;
@@ -59,16 +59,16 @@ const ROWS: &[Row] = &[
     (35, "get_current_task", &[], NUMBER, Local),
     (39, "skb_pull_data", &[Ctx, Scalar], NUMBER, Local),
     (42, "get_numa_node_id", &[], NUMBER, Local),
-    (45, "probe_read_str", &[UninitMem, SizeOrZero, Any], NUMBER, Local),
+    (45, "probe_read_str", &[UninitMem, SizeOrZero, Any], Length, Local),
     (46, "get_socket_cookie", &[Ctx], NUMBER, Local),
-    (67, "get_stack", &[Ctx, UninitMem, SizeOrZero, Scalar], NUMBER, Local),
+    (67, "get_stack", &[Ctx, UninitMem, SizeOrZero, Scalar], Length, Local),
     (80, "get_current_cgroup_id", &[], NUMBER, Local),
     (SPIN_LOCK, "spin_lock", &[SpinLock], Void, Uniform),
     (SPIN_UNLOCK, "spin_unlock", &[SpinLock], Void, Uniform),
     (112, "probe_read_user", &[UninitMem, SizeOrZero, Any], NUMBER, Local),
     (113, "probe_read_kernel", &[UninitMem, SizeOrZero, Any], NUMBER, Local),
-    (114, "probe_read_user_str", &[UninitMem, SizeOrZero, Any], NUMBER, Local),
-    (115, "probe_read_kernel_str", &[UninitMem, SizeOrZero, Any], NUMBER, Local),
+    (114, "probe_read_user_str", &[UninitMem, SizeOrZero, Any], Length, Local),
+    (115, "probe_read_kernel_str", &[UninitMem, SizeOrZero, Any], Length, Local),
     (118, "jiffies64", &[], NUMBER, Local),
     (125, "ktime_get_boot_ns", &[], NUMBER, Local),
     (130, "ringbuf_output", &[MapObject, Mem, SizeOrZero, Scalar], NUMBER, Local),
@@ -107,6 +107,7 @@ mod tests {
             }
             let needs_map = matches!(ret, MapValueOrNull | RecordOrNull);
             assert!(!needs_map || args.contains(&MapObject), "{name}");
+            assert!(*ret != Length || args.contains(&UninitMem), "{name}: the length of what?");
             assert_eq!(calls_back(*id), args.contains(&Callback), "{name}");
         }
     }

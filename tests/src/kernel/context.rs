@@ -6,17 +6,28 @@ use ringfence_translator::verify::{CtxField, CtxLayout, RankLabel, ReturnRule, R
 
 /// A program type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// `BPF_PROG_TYPE_SOCKET_FILTER`
     Socket,
+    /// `KPROBE`, with uprobes
     Kprobe,
+    /// `SCHED_CLS` and `SCHED_ACT`
     Tc,
+    /// `TRACEPOINT`
     Tracepoint,
+    /// `XDP`
     Xdp,
+    /// `PERF_EVENT`
     PerfEvent,
+    /// `CGROUP_SKB`
     CgroupSkb,
+    /// `LWT_IN`, `LWT_OUT`, `LWT_XMIT`
     Lwt,
+    /// `RAW_TRACEPOINT`
     RawTracepoint,
+    /// `SYSCALL`
     Syscall,
+    /// Any other.
     Other,
 }
 
@@ -24,9 +35,12 @@ pub(crate) enum Kind {
 const SKB_POINTERS: &[(i16, u32)] = &[(76, 4), (80, 4), (140, 4), (144, 8), (168, 8)];
 const XDP_POINTERS: &[(i16, u32)] = &[(0, 4), (4, 4), (8, 4)];
 
+/// `spin_lock`, `spin_unlock`, `ktime_get_coarse_ns`.
+const NOT_FOR_TRACING: [u32; 3] = [93, 94, 160];
+
 impl Kind {
     /// By the name of the ELF section, as libbpf reads it.
-    pub(crate) fn of_section(section: &str) -> Kind {
+    pub fn of_section(section: &str) -> Kind {
         let section = section.trim_start_matches('?');
         let stem = section.split('/').next().unwrap_or(section);
         match stem {
@@ -45,7 +59,7 @@ impl Kind {
     }
 
     /// By `enum bpf_prog_type`.
-    pub(crate) fn of_number(n: u64) -> Kind {
+    pub fn of_number(n: u64) -> Kind {
         match n {
             1 => Kind::Socket,
             2 => Kind::Kprobe,
@@ -62,7 +76,7 @@ impl Kind {
     }
 
     /// Pointers in the context that point to something that we do not have: packets, sockets, flow keys.
-    pub(crate) fn typed_pointers(self) -> &'static [(i16, u32)] {
+    pub fn typed_pointers(self) -> &'static [(i16, u32)] {
         match self {
             Kind::Socket | Kind::Tc | Kind::CgroupSkb | Kind::Lwt => SKB_POINTERS,
             Kind::Xdp => XDP_POINTERS,
@@ -71,7 +85,7 @@ impl Kind {
     }
 
     /// Offsets where the kernel takes writes of any width (`cb`); an element of our contexts has one.
-    pub(crate) fn any_width(self) -> std::ops::Range<i16> {
+    pub fn any_width(self) -> std::ops::Range<i16> {
         match self {
             Kind::Socket | Kind::Tc | Kind::CgroupSkb | Kind::Lwt => 48..68,
             _ => 0..0,
@@ -79,7 +93,7 @@ impl Kind {
     }
 
     /// What to verify such a program against; `None` for types that are out of scope.
-    pub(crate) fn env(self) -> Option<Env> {
+    pub fn env(self) -> Option<Env> {
         let ctx = match self {
             Kind::Other => return None,
             Kind::Socket | Kind::Tc | Kind::CgroupSkb | Kind::Lwt => skb(self),
@@ -90,12 +104,18 @@ impl Kind {
             Kind::RawTracepoint => fields(96, vec![input("args", 0, 8, 12)]),
             Kind::Syscall => CtxLayout::Buffer { size: 65535 },
         };
-        Some(Env { hook: "kernel", ctx, ret: ReturnRule::Any, ..Env::generic(0) })
+        let mut helpers = Env::kernel_like_helpers();
+        helpers.retain(|h| !(self.traces() && NOT_FOR_TRACING.contains(&h.id)));
+        Some(Env { hook: "kernel", ctx, helpers, ret: ReturnRule::Any, ..Env::generic(0) })
+    }
+
+    fn traces(self) -> bool {
+        matches!(self, Kind::Kprobe | Kind::Tracepoint | Kind::PerfEvent | Kind::RawTracepoint)
     }
 
     /// A context as the kernel's BPF_PROG_TEST_RUN makes it of a packet of 64 bytes; `None` where it does not run such
     /// programs (and the tests' return values mean nothing).
-    pub(crate) fn test_context(self) -> Option<Vec<u8>> {
+    pub fn test_context(self) -> Option<Vec<u8>> {
         let mut bytes = vec![0; self.env()?.ctx.size() as usize];
         // The length, with the Ethernet header only for traffic control; the index of the loopback device.
         let (at, word) = match self {

@@ -9,7 +9,7 @@ const DECL_TAG: u32 = 17;
 
 /// Tags by function, in the order of the file.
 #[derive(Debug, Default)]
-pub(crate) struct Tags(BTreeMap<String, Vec<String>>);
+pub struct Tags(BTreeMap<String, Vec<String>>);
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
@@ -29,7 +29,7 @@ fn tail(kind: u32, vlen: usize) -> Option<usize> {
 
 impl Tags {
     /// Reads them; `None` if the object has no BTF that makes sense.
-    pub(crate) fn of(elf: &[u8]) -> Option<Tags> {
+    pub fn of(elf: &[u8]) -> Option<Tags> {
         let file = object::File::parse(elf).ok()?;
         let btf = file.section_by_name(".BTF")?.data().ok()?;
         let head = word(btf, 4)? as usize;
@@ -55,13 +55,13 @@ impl Tags {
     }
 
     /// What follows `comment:test_` in the tags of that function.
-    pub(crate) fn of_test(&self, function: &str) -> impl Iterator<Item = &str> {
+    pub fn of_test(&self, function: &str) -> impl Iterator<Item = &str> {
         let tags = self.0.get(function).map_or(&[][..], Vec::as_slice);
         tags.iter().filter_map(|t| t.strip_prefix("comment:test_"))
     }
 
     /// Does it have tags for its arguments?
-    pub(crate) fn has_argument_tags(&self, function: &str) -> bool {
+    pub fn has_argument_tags(&self, function: &str) -> bool {
         self.0.get(function).is_some_and(|tags| tags.iter().any(|t| t.starts_with("arg:")))
     }
 }

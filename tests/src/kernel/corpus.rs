@@ -9,37 +9,44 @@ use std::path::{Path, PathBuf};
 
 /// A kernel's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// The program loads.
     Accepted,
+    /// It does not.
     Refused,
 }
 
 /// A run of an accepted program.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
+pub struct Run {
     /// The low half of r0; `None` for a value that means a pointer.
-    pub(crate) retval: Option<u32>,
+    pub retval: Option<u32>,
 }
 
 /// A program and what is expected of it.
-pub(crate) struct Test {
-    pub(crate) file: String,
-    pub(crate) name: String,
-    pub(crate) kind: Kind,
+pub struct Test {
+    /// Its file, without an ending.
+    pub file: String,
+    /// Function, or description.
+    pub name: String,
+    /// Program type.
+    pub kind: Kind,
     /// As root sees it; `None` where the test is for unprivileged users alone.
-    pub(crate) root: Option<Verdict>,
+    pub root: Option<Verdict>,
     /// As an unprivileged user sees it, where the test says so.
-    pub(crate) user: Option<Verdict>,
+    pub user: Option<Verdict>,
     /// What the kernel's log is to say.
-    pub(crate) messages: Vec<String>,
+    pub messages: Vec<String>,
     /// Options of the load that change the verdict.
-    pub(crate) strict: bool,
+    pub strict: bool,
     /// Tags of arguments of the functions in it (`__arg_nullable` and so on).
-    pub(crate) argument_tags: bool,
-    pub(crate) runs: Vec<Run>,
+    pub argument_tags: bool,
+    /// Runs after a load.
+    pub runs: Vec<Run>,
     /// (map, key, value) before a run.
-    pub(crate) contents: Vec<(String, Vec<u8>, Vec<u8>)>,
-    pub(crate) program: Result<Program, Reason>,
+    pub contents: Vec<(String, Vec<u8>, Vec<u8>)>,
+    /// The program.
+    pub program: Result<Program, Reason>,
 }
 
 /// What the tests write for "a pointer, whatever its value".
@@ -47,15 +54,17 @@ const POINTER_VALUE: u32 = 0xca_fe4a;
 
 /// Why there is no program.
 #[derive(Clone, Debug)]
-pub(crate) enum Reason {
+pub enum Reason {
+    /// The loader says so.
     Loader(Error),
     /// A map that the struct-style tests make and that we do not know.
     Map(u64),
+    /// It calls a function of the kernel.
     Kfunc,
 }
 
 /// All tests, in the order of their files.
-pub(crate) fn load(dir: &Path) -> Vec<Test> {
+pub fn load(dir: &Path) -> Vec<Test> {
     let mut objects: Vec<PathBuf> = std::fs::read_dir(dir.join("progs"))
         .expect("progs/ of the corpus")
         .map(|e| e.expect("an entry").path())
@@ -212,9 +221,20 @@ fn map(index: u64, v: &Value) -> Result<MapDecl, u64> {
     let kind = match n("type") {
         1 => MapKind::Hash,
         2 => MapKind::Array,
+        3 => MapKind::ProgArray,
+        5 => MapKind::PercpuHash,
+        6 => MapKind::PercpuArray,
+        9 => MapKind::LruHash,
+        27 => MapKind::RingBuf,
         other => return Err(other),
     };
-    if n("value_type") != 0 || n("flags") & WRONLY_PROG != 0 {
+    // Types of values, as test_verifier.c numbers them: 3 is an int and a lock, others are timers and kernel pointers.
+    let spin_lock = match n("value_type") {
+        0 => None,
+        3 => Some(4),
+        _ => return Err(n("type")),
+    };
+    if n("flags") & WRONLY_PROG != 0 {
         return Err(n("type"));
     }
     Ok(MapDecl {
@@ -226,6 +246,6 @@ fn map(index: u64, v: &Value) -> Result<MapDecl, u64> {
         flags: 0,
         read_only: n("flags") & RDONLY_PROG != 0,
         init: Vec::new(),
-        spin_lock: None,
+        spin_lock,
     })
 }
