@@ -145,6 +145,16 @@ pub mod helper {
     pub const KTIME_GET_NS: u32 = 5;
     pub const GET_PRANDOM_U32: u32 = 7;
     pub const GET_SMP_PROCESSOR_ID: u32 = 8;
+    pub const TAIL_CALL: u32 = 12;
+    pub const SPIN_LOCK: u32 = 93;
+    pub const SPIN_UNLOCK: u32 = 94;
+    pub const RINGBUF_OUTPUT: u32 = 130;
+    pub const RINGBUF_RESERVE: u32 = 131;
+    pub const RINGBUF_SUBMIT: u32 = 132;
+    pub const RINGBUF_DISCARD: u32 = 133;
+    pub const RINGBUF_QUERY: u32 = 134;
+    pub const FOR_EACH_MAP_ELEM: u32 = 164;
+    pub const LOOP: u32 = 181;
 }
 
 /// Map types (`enum bpf_map_type`).
@@ -152,6 +162,8 @@ pub mod map_type {
     #![allow(missing_docs)]
     pub const HASH: u32 = 1;
     pub const ARRAY: u32 = 2;
+    pub const PROG_ARRAY: u32 = 3;
+    pub const RINGBUF: u32 = 27;
 }
 
 /// Flags of `map_update_elem`.

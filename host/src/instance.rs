@@ -17,11 +17,13 @@ use crate::maps::MapSet;
 use crate::memory::{GuestMemory, prepare_thread, thread_pointer};
 use crate::metrics::{Counters, Snapshot};
 use crate::policy::{PolicyModule, Words};
+use ringfence_guest::abi::helper;
 use ringfence_translator::wasm::layout::{self, CTX_BASE, CTX_MAX, CTX_PTR};
 use std::sync::Arc;
 use wasmtime::{Extern, ExternType, ImportType, Memory, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};
 
 mod context;
+mod held;
 mod helpers;
 
 /// Bounds of one instance.
@@ -50,6 +52,7 @@ pub(crate) struct Data {
     maps: MapSet,
     limits: StoreLimits,
     random: u64,
+    held: held::Held,
 }
 
 /// A policy with its own private memory, its maps, its fuel and its counters.
@@ -64,6 +67,8 @@ pub struct Instance {
     /// Thread pointer of the thread that called last: it is prepared. (A thread that starts at the address of one that ended
     /// is not; wasmtime then prepares it itself, in 3 us and with a signal stack of its own.)
     prepared: usize,
+    /// It may take locks or records: something may be left to give back after a call.
+    takes: bool,
     /// NCCLbpf's `last_channels`: what the latest decision said, 0 for none.
     last_channels: u32,
     /// Place of NCCLbpf's `telemetry_map` among the maps, where the policy reads latencies from its context.
@@ -100,6 +105,7 @@ impl Instance {
             fuel,
             counters: policy.metrics().register(),
             prepared: 0,
+            takes: takes_something(policy),
             last_channels: 0,
             telemetry: context::telemetry_map(policy),
             policy: policy.clone(),
@@ -262,7 +268,12 @@ impl Instance {
         if self.store.set_fuel(self.fuel).is_err() {
             return Err(stop("the engine counts no fuel"));
         }
-        match self.entry.call(&mut self.store, (r1 as i64, r2 as i64)) {
+        let result = self.entry.call(&mut self.store, (r1 as i64, r2 as i64));
+        if self.takes {
+            let Data { held, maps, .. } = self.store.data_mut();
+            held.release(maps);
+        }
+        match result {
             Ok(r0) => Ok(r0 as u64),
             Err(e) => Err(Box::new(self.fault(&e))),
         }
@@ -276,6 +287,9 @@ impl Instance {
 
     #[cold]
     fn fault(&self, error: &wasmtime::Error) -> Fault {
+        if let Some(held::LockFault(why)) = error.downcast_ref() {
+            return Fault::Host(why);
+        }
         let Some(trap) = error.downcast_ref::<wasmtime::Trap>() else {
             return Fault::Host("the engine failed");
         };
@@ -311,10 +325,25 @@ fn attach(store: &mut Store<Data>, memory: &Memory) {
 fn new_store(policy: &PolicyModule, maps: &MapSet) -> Store<Data> {
     let bytes = layout::PRIVATE_PAGES as usize * 65536;
     let limits = StoreLimitsBuilder::new().memory_size(bytes).memories(1).tables(0).instances(1).build();
-    let data = Data { memory: None, maps: maps.clone(), limits, random: helpers::seed() };
+    let data = Data {
+        memory: None,
+        maps: maps.clone(),
+        limits,
+        random: helpers::seed(),
+        held: held::Held::default(),
+    };
     let mut store = Store::new(policy.engine().wasmtime(), data);
     store.limiter(|data| &mut data.limits);
     store
+}
+
+/// Does the module call helpers that take something for it to give back?
+fn takes_something(policy: &PolicyModule) -> bool {
+    let takes = [helper::SPIN_LOCK, helper::RINGBUF_RESERVE].map(|id| id.to_string());
+    policy
+        .module()
+        .imports()
+        .any(|i| i.module() == layout::HELPER_MODULE && takes.iter().any(|t| t == i.name()))
 }
 
 /// Are these the maps that the policy declares, in order?
@@ -342,6 +371,7 @@ fn import(store: &mut Store<Data>, wanted: &ImportType<'_>) -> Option<Extern> {
             Some(store.data().maps.at(number as usize)?.bytes().memory().clone().into())
         }
         (layout::HELPER_MODULE, ExternType::Func(ty)) => helpers::import(store, number, ty.params().len()),
+        (layout::WALK_MODULE, ExternType::Func(_)) => Some(helpers::walk(store, number)),
         _ => None,
     }
 }

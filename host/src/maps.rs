@@ -3,7 +3,8 @@
 //! The values of a map lie in a Wasm memory of its own, entry `i` at `i * stride`, which every policy that declares the
 //! map imports; policies read and write values there directly. Keys and buckets of hash maps lie in the host, out of
 //! reach of any policy. Nothing is allocated after a map's creation, and a policy's call waits for no lock: reads take
-//! none, and writes give up with [`Errno::BUSY`] after a bounded spin.
+//! none, and writes give up with [`Errno::BUSY`] after a bounded spin. (A spin lock in a map's value is the policy's own, and does wait; see
+//! `instance/held.rs`. The lock's bytes are no data: updates leave them alone, and copies have 0 there.)
 //!
 //! As in the kernel, a pointer from a lookup stays usable after the entry is deleted; it then points to whatever entry
 //! gets the place next (freed places are reused last-freed last, so that this takes long).
@@ -11,6 +12,7 @@
 mod array;
 mod hash;
 mod registry;
+mod ring;
 
 pub use registry::{DEFAULT_MAP_BYTES, MapRegistry, MapSet, Owner, Scope, ScopeRules};
 
@@ -18,8 +20,10 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::SharedBytes;
 use hash::HashIndex;
+use ring::Ring;
 use ringfence_guest::abi::update;
 use ringfence_translator::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use ringfence_translator::map::SPIN_LOCK_BYTES;
 use ringfence_translator::{MapDecl, MapKind, MapLayout};
 use std::fmt;
 use wasmtime::{MemoryType, SharedMemory};
@@ -35,6 +39,8 @@ impl Errno {
     pub const NOENT: Errno = Errno(-2);
     /// `-E2BIG`: the map is full, or the index of an array too large.
     pub const TOO_BIG: Errno = Errno(-7);
+    /// `-EAGAIN`: no room in the ring buffer.
+    pub const AGAIN: Errno = Errno(-11);
     /// `-EFAULT`: a pointer that points to no memory of the policy.
     pub const FAULT: Errno = Errno(-14);
     /// `-EBUSY`: other writers did not let go within a bounded spin.
@@ -54,6 +60,7 @@ impl Errno {
             -1 => "EPERM",
             -2 => "ENOENT",
             -7 => "E2BIG",
+            -11 => "EAGAIN",
             -14 => "EFAULT",
             -16 => "EBUSY",
             -17 => "EEXIST",
@@ -113,6 +120,9 @@ enum Body {
     /// Arrays, and global data (an array of one).
     Array,
     Hash(HashIndex),
+    Ring(Ring),
+    /// Targets of tail calls; those that an object names are part of its code, and there are no others.
+    Programs,
 }
 
 impl Map {
@@ -131,6 +141,8 @@ impl Map {
         let values = SharedBytes::new(memory).ok_or_else(|| limit(&"misaligned"))?;
         let body = match decl.kind {
             MapKind::Hash => Body::Hash(HashIndex::new(decl.key_size, decl.max_entries)),
+            MapKind::RingBuf => Body::Ring(Ring::new(decl.max_entries)),
+            MapKind::ProgArray => Body::Programs,
             // `check` has refused what has no body yet.
             _ => Body::Array,
         };
@@ -149,11 +161,56 @@ impl Map {
         shape(&self.decl)
     }
 
-    /// Entries in use; for arrays all of them.
+    /// Entries in use; for arrays all of them; for ring buffers the bytes that were not consumed yet.
     pub fn len(&self) -> u32 {
         match &self.body {
             Body::Array => self.decl.max_entries,
             Body::Hash(index) => index.len(),
+            Body::Ring(ring) => ring.query(0) as u32,
+            Body::Programs => 0,
+        }
+    }
+
+    /// Takes records from a ring buffer, the oldest first, and hands a copy of each to `take`: at most `max_bytes` of them
+    /// together, but one at least if there is one. The number of records. Nothing from other maps, nor while somebody else consumes.
+    pub fn drain(&self, max_bytes: usize, mut take: impl FnMut(&[u8])) -> usize {
+        let Body::Ring(ring) = &self.body else { return 0 };
+        let (mut count, mut left, mut words) = (0, max_bytes, Vec::new());
+        ring.consume(|offset, len| {
+            if count > 0 && len as usize > left {
+                return false;
+            }
+            left = left.saturating_sub(len as usize);
+            count += 1;
+            let first = offset as usize / 8;
+            words.clear();
+            words.extend((0..len.div_ceil(8) as usize).map(|i| self.values.load(first + i).unwrap_or(0)));
+            take(&bytes_of(&words, len));
+            true
+        });
+        count
+    }
+
+    /// Records of a ring buffer that found no room.
+    pub fn dropped(&self) -> u64 {
+        match &self.body {
+            Body::Ring(ring) => ring.dropped(),
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn ring(&self) -> Option<&Ring> {
+        match &self.body {
+            Body::Ring(ring) => Some(ring),
+            _ => None,
+        }
+    }
+
+    /// The first entry of a hash from place `from` on: its place, with its key in `words`; how many places were looked at.
+    pub(crate) fn next_entry(&self, from: u32, words: &mut [u64; MAX_KEY_WORDS]) -> (Option<u32>, u32) {
+        match &self.body {
+            Body::Hash(index) => index.next_from(from, words),
+            _ => (None, 0),
         }
     }
 
@@ -215,6 +272,7 @@ impl Map {
         let index = match &self.body {
             Body::Array => return Some((slot.to_le_bytes().to_vec(), self.value(slot))),
             Body::Hash(index) => index,
+            Body::Ring(_) | Body::Programs => return None,
         };
         let key = index.key(slot)?;
         // The key may have been read while it was written, and the place may be free: only what a lookup finds in
@@ -226,7 +284,12 @@ impl Map {
 
     fn value(&self, slot: u32) -> Vec<u8> {
         let first = self.first_word(slot);
-        let words = (0..self.layout.stride as usize / 8).map(|i| self.values.load(first + i).unwrap_or(0));
+        let lock = self.lock_word();
+        let words = (0..self.layout.stride as usize / 8).map(|i| {
+            let word = self.values.load(first + i).unwrap_or(0);
+            // The lock is not data, and reads as 0.
+            if let Some((_, mask)) = lock.filter(|(at, _)| *at == i) { word & !mask } else { word }
+        });
         bytes_of(&words.collect::<Vec<_>>(), self.decl.value_size)
     }
 
@@ -239,9 +302,26 @@ impl Map {
     #[inline]
     fn put(&self, slot: u32, word: impl Fn(usize) -> u64, bytes: usize) {
         let first = self.first_word(slot);
+        let lock = self.lock_word();
         for i in 0..bytes.div_ceil(8) {
-            self.values.store(first + i, word(i));
+            match lock.filter(|(at, _)| *at == i) {
+                Some((_, mask)) => self.values.merge(first + i, mask, word(i)),
+                None => self.values.store(first + i, word(i)),
+            }
         }
+    }
+
+    /// The word of a value that holds its spin lock, and which bits of it are the lock.
+    #[inline]
+    fn lock_word(&self) -> Option<(usize, u64)> {
+        let at = self.decl.spin_lock?;
+        Some((at as usize / 8, u64::from(u32::MAX) << (at % 8 * 8)))
+    }
+
+    /// Does the spin lock of a value lie at that offset of the memory?
+    pub(crate) fn is_lock(&self, offset: u32) -> bool {
+        let stride = self.layout.stride;
+        self.decl.spin_lock == Some(offset % stride) && offset / stride < self.decl.max_entries
     }
 
     pub(crate) fn bytes(&self) -> &SharedBytes {
@@ -261,6 +341,7 @@ impl Map {
         match &self.body {
             Body::Array => array::find(&self.decl, key),
             Body::Hash(index) => index.find(key),
+            Body::Ring(_) | Body::Programs => None,
         }
     }
 
@@ -276,6 +357,7 @@ impl Map {
         match &self.body {
             Body::Array => array::target(&self.decl, key, mode).map(put),
             Body::Hash(index) => index.upsert(key, mode, put),
+            Body::Ring(_) | Body::Programs => Err(Errno::INVAL),
         }
     }
 
@@ -283,8 +365,8 @@ impl Map {
     #[inline]
     pub(crate) fn remove(&self, key: &[u64]) -> Result<(), Errno> {
         match &self.body {
-            Body::Array => Err(Errno::INVAL),
             Body::Hash(index) => index.remove(key),
+            Body::Array | Body::Ring(_) | Body::Programs => Err(Errno::INVAL),
         }
     }
 }
@@ -293,6 +375,7 @@ impl Map {
 fn memory_bytes(decl: &MapDecl, layout: MapLayout) -> u64 {
     let index = match decl.kind {
         MapKind::Hash => HashIndex::bytes(decl.key_size, decl.max_entries),
+        MapKind::RingBuf => Ring::bytes(decl.max_entries),
         _ => 0,
     };
     u64::from(layout.pages) * 65536 + index
@@ -325,8 +408,17 @@ fn shape(decl: &MapDecl) -> String {
 /// Sizes that the host can serve.
 fn check(decl: &MapDecl) -> Result<MapLayout> {
     let bad = |why: &str| Error::new(ErrorKind::BadMap, format!("map {}: {why}: {}", decl.name, shape(decl)));
-    if !matches!(decl.kind, MapKind::Array | MapKind::Hash | MapKind::Global) {
-        return Err(bad("this host has no maps of that kind yet"));
+    match decl.kind {
+        MapKind::Array | MapKind::Hash | MapKind::Global | MapKind::ProgArray => {}
+        MapKind::RingBuf => return check_ring(decl, bad),
+        MapKind::LruHash | MapKind::PercpuArray | MapKind::PercpuHash => {
+            return Err(bad("this host has no maps of that kind yet"));
+        }
+    }
+    let lock_fits =
+        |at: u32| at.is_multiple_of(SPIN_LOCK_BYTES) && at.saturating_add(SPIN_LOCK_BYTES) <= decl.value_size;
+    if !decl.spin_lock.is_none_or(lock_fits) {
+        return Err(bad("the spin lock is misaligned or outside the value"));
     }
     if decl.key_size == 0 || decl.key_size > MAX_KEY_BYTES {
         return Err(bad("keys must have 1 to 512 bytes"));
@@ -341,6 +433,16 @@ fn check(decl: &MapDecl) -> Result<MapLayout> {
         return Err(bad("initial contents are larger than the value"));
     }
     decl.layout().ok_or_else(|| bad("no entries, no value, or larger than 4 GiB"))
+}
+
+fn check_ring(decl: &MapDecl, bad: impl Fn(&str) -> Error) -> Result<MapLayout> {
+    if (decl.key_size, decl.value_size) != (0, 0) || !decl.init.is_empty() {
+        return Err(bad("a ring buffer has neither keys nor values"));
+    }
+    if !decl.max_entries.is_power_of_two() || !decl.max_entries.is_multiple_of(4096) {
+        return Err(bad("a ring buffer has a power of two of pages"));
+    }
+    decl.layout().ok_or_else(|| bad("larger than 1 GiB"))
 }
 
 /// Word `i` of little-endian bytes; missing bytes are zero.

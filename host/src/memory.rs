@@ -23,7 +23,8 @@
 
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use wasmtime::{Memory, SharedMemory, Store};
 
 /// The private memory of an instance: base and length, read once.
@@ -129,6 +130,34 @@ impl SharedBytes {
     pub(crate) fn store(&self, index: usize, value: u64) {
         if let Some(w) = self.word(index) {
             w.store(value.to_le(), Relaxed);
+        }
+    }
+
+    /// Stores word `index`, but for the bits of `keep`, which stay as they are.
+    #[inline]
+    pub(crate) fn merge(&self, index: usize, keep: u64, value: u64) {
+        if let Some(w) = self.word(index) {
+            let mix = |old: u64| Some((u64::from_le(old) & keep | value & !keep).to_le());
+            // Never refused: the closure always has a new value.
+            let _ = w.fetch_update(Relaxed, Relaxed, mix);
+        }
+    }
+
+    /// Takes the spin lock of 4 bytes at byte `offset`; true if it was free.
+    #[inline]
+    pub(crate) fn try_lock(&self, offset: u32) -> bool {
+        let (index, shift) = (offset as usize / 8, offset % 8 * 8);
+        let free = |old: u64| (u64::from_le(old) >> shift) as u32 == 0;
+        self.word(index)
+            .is_some_and(|w| free(w.load(Relaxed)) && free(w.fetch_or((1u64 << shift).to_le(), Acquire)))
+    }
+
+    /// Gives back the spin lock of 4 bytes at byte `offset`.
+    #[inline]
+    pub(crate) fn unlock(&self, offset: u32) {
+        let (index, shift) = (offset as usize / 8, offset % 8 * 8);
+        if let Some(w) = self.word(index) {
+            w.fetch_and((!(u64::from(u32::MAX) << shift)).to_le(), Release);
         }
     }
 

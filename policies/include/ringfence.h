@@ -43,6 +43,13 @@ typedef signed long long __s64;
 
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2
+#define BPF_MAP_TYPE_PROG_ARRAY 3
+#define BPF_MAP_TYPE_RINGBUF 27
+
+/* A lock in a map's value: one at most, and only the helpers below may touch it. */
+struct bpf_spin_lock {
+	__u32 val;
+};
 
 /* Flags of bpf_map_update_elem: create or replace; create only; replace only. */
 #define BPF_ANY 0
@@ -167,6 +174,25 @@ static __u64 (*const bpf_ktime_get_ns)(void) RF_HELPER(5);
 static __u32 (*const bpf_get_prandom_u32)(void) RF_HELPER(7);
 /* The CPU that runs the policy. [rank-local] */
 static __u32 (*const bpf_get_smp_processor_id)(void) RF_HELPER(8);
+/* Go on in another program of the object (`values` of the map); comes back if there is none at `index`. */
+static long (*const bpf_tail_call)(void *ctx, const void *prog_array, __u32 index) RF_HELPER(12);
+/* Lock and unlock the bpf_spin_lock in a map's value. Nothing but plain code may stand between. */
+static long (*const bpf_spin_lock)(struct bpf_spin_lock *lock) RF_HELPER(93);
+static long (*const bpf_spin_unlock)(struct bpf_spin_lock *lock) RF_HELPER(94);
+/* Copy `size` bytes to a ring buffer. 0, or a negative errno if there is no room. */
+static long (*const bpf_ringbuf_output)(const void *ring, const void *data, __u64 size,
+					__u64 flags) RF_HELPER(130);
+/* Room for a record of `size` bytes, a constant, or NULL; to be submitted or discarded on every path. */
+static void *(*const bpf_ringbuf_reserve)(const void *ring, __u64 size, __u64 flags) RF_HELPER(131);
+static void (*const bpf_ringbuf_submit)(void *record, __u64 flags) RF_HELPER(132);
+static void (*const bpf_ringbuf_discard)(void *record, __u64 flags) RF_HELPER(133);
+/* 0: bytes in use; 1: size; 2: position of the consumer; 3: of the producer. [rank-local] */
+static __u64 (*const bpf_ringbuf_query)(const void *ring, __u64 what) RF_HELPER(134);
+/* Call `callback(map, key, value, ctx)` for each entry, until it returns 1. How many, or a negative errno. */
+static long (*const bpf_for_each_map_elem)(const void *map, void *callback, void *ctx,
+					   __u64 flags) RF_HELPER(164);
+/* Call `callback(i, ctx)` for i from 0 to n - 1, until it returns 1. How many, or a negative errno. */
+static long (*const bpf_loop)(__u32 n, void *callback, void *ctx, __u64 flags) RF_HELPER(181);
 
 /* ---- telemetry, as the policies that ship share it ---- */
 

@@ -91,7 +91,7 @@ fn constants() -> Vec<Row> {
     constants!(rows, "RF_FUNC_", func: BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE);
     constants!(rows, "RF_ALGO_", algo: TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE, PAT, COUNT);
     constants!(rows, "RF_PROTO_", proto: LL, LL128, SIMPLE, COUNT);
-    constants!(rows, "BPF_MAP_TYPE_", map_type: HASH, ARRAY);
+    constants!(rows, "BPF_MAP_TYPE_", map_type: HASH, ARRAY, PROG_ARRAY, RINGBUF);
     constants!(rows, "BPF_", update: ANY, NOEXIST, EXIST);
     constants!(rows, "RF_", abi: UNSET);
     rows.push(("RF_SUBMIT".to_owned(), Verdict::Submit as u64));
@@ -109,6 +109,16 @@ fn helpers() -> Vec<Row> {
         ("bpf_ktime_get_ns", helper::KTIME_GET_NS),
         ("bpf_get_prandom_u32", helper::GET_PRANDOM_U32),
         ("bpf_get_smp_processor_id", helper::GET_SMP_PROCESSOR_ID),
+        ("bpf_tail_call", helper::TAIL_CALL),
+        ("bpf_spin_lock", helper::SPIN_LOCK),
+        ("bpf_spin_unlock", helper::SPIN_UNLOCK),
+        ("bpf_ringbuf_output", helper::RINGBUF_OUTPUT),
+        ("bpf_ringbuf_reserve", helper::RINGBUF_RESERVE),
+        ("bpf_ringbuf_submit", helper::RINGBUF_SUBMIT),
+        ("bpf_ringbuf_discard", helper::RINGBUF_DISCARD),
+        ("bpf_ringbuf_query", helper::RINGBUF_QUERY),
+        ("bpf_for_each_map_elem", helper::FOR_EACH_MAP_ELEM),
+        ("bpf_loop", helper::LOOP),
     ];
     table.iter().map(|(name, id)| (format!("(unsigned long){name}"), u64::from(*id))).collect()
 }

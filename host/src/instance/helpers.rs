@@ -2,10 +2,11 @@
 //! lock that can block, no allocation. A pointer that points to no memory of the policy gives `-EFAULT` (null from a
 //! lookup); a verified program never passes one.
 
-use super::Data;
-use crate::maps::{Errno, MAX_KEY_WORDS, Map, UpdateMode, word_at};
+use super::{Data, held};
+use crate::maps::{Errno, MAX_KEY_WORDS, Map, MapSet, UpdateMode, word_at};
 use crate::memory::{SharedBytes, current_cpu, monotonic_ns};
 use ringfence_guest::abi::helper;
+use ringfence_translator::wasm::cost::{MAX_RING_WORDS, PLACES_PER_FUEL};
 use ringfence_translator::wasm::layout::{MAP_OBJECT_TAG, MAP_TAG, PRIVATE_TAG};
 use wasmtime::{Caller, Extern, Func, Store};
 
@@ -26,6 +27,27 @@ pub(super) fn import(store: &mut Store<Data>, id: u32, params: usize) -> Option<
         (helper::MAP_DELETE_ELEM, 2) => {
             Func::wrap(store, |c: Ctx<'_>, map: i64, key: i64| delete(c.data(), map, key))
         }
+        (helper::SPIN_LOCK, 1) => {
+            Func::wrap(store, |mut c: Ctx<'_>, lock: i64| trapping(held::spin_lock(c.data_mut(), lock)))
+        }
+        (helper::SPIN_UNLOCK, 1) => {
+            Func::wrap(store, |mut c: Ctx<'_>, lock: i64| trapping(held::spin_unlock(c.data_mut(), lock)))
+        }
+        (helper::RINGBUF_OUTPUT, 4) => Func::wrap(store, output),
+        (helper::RINGBUF_RESERVE, 3) => {
+            Func::wrap(store, |mut c: Ctx<'_>, ring: i64, size: i64, flags: i64| {
+                held::reserve(c.data_mut(), ring, size, flags)
+            })
+        }
+        (helper::RINGBUF_SUBMIT, 2) => {
+            Func::wrap(store, |mut c: Ctx<'_>, record: i64, _: i64| held::commit(c.data_mut(), record, true))
+        }
+        (helper::RINGBUF_DISCARD, 2) => {
+            Func::wrap(store, |mut c: Ctx<'_>, record: i64, _: i64| held::commit(c.data_mut(), record, false))
+        }
+        (helper::RINGBUF_QUERY, 2) => {
+            Func::wrap(store, |c: Ctx<'_>, ring: i64, what: i64| query(c.data(), ring, what))
+        }
         (helper::KTIME_GET_NS, 0) => Func::wrap(store, || monotonic_ns() as i64),
         (helper::GET_PRANDOM_U32, 0) => Func::wrap(store, |mut c: Ctx<'_>| random(c.data_mut())),
         (helper::GET_SMP_PROCESSOR_ID, 0) => Func::wrap(store, || i64::from(current_cpu())),
@@ -36,6 +58,16 @@ pub(super) fn import(store: &mut Store<Data>, id: u32, params: usize) -> Option<
 }
 
 fn import_wide(store: &mut Store<Data>, id: u32) -> Option<Func> {
+    let run: fn(Ctx<'_>, [i64; 4]) -> wasmtime::Result<i64> = match id {
+        helper::SPIN_LOCK => |mut c, [lock, ..]| trapping(held::spin_lock(c.data_mut(), lock)),
+        helper::SPIN_UNLOCK => |mut c, [lock, ..]| trapping(held::spin_unlock(c.data_mut(), lock)),
+        _ => return import_plain(store, id),
+    };
+    Some(Func::wrap(store, move |c: Ctx<'_>, a: i64, b: i64, d: i64, e: i64, _: i64| run(c, [a, b, d, e])))
+}
+
+/// Those that always return.
+fn import_plain(store: &mut Store<Data>, id: u32) -> Option<Func> {
     let run: fn(Ctx<'_>, [i64; 4]) -> i64 = match id {
         helper::MAP_LOOKUP_ELEM => |c, [map, key, ..]| lookup(c.data(), map, key),
         helper::MAP_UPDATE_ELEM => |c, [map, key, value, flags]| update(c, map, key, value, flags),
@@ -43,6 +75,13 @@ fn import_wide(store: &mut Store<Data>, id: u32) -> Option<Func> {
         helper::KTIME_GET_NS => |_, _| monotonic_ns() as i64,
         helper::GET_PRANDOM_U32 => |mut c, _| random(c.data_mut()),
         helper::GET_SMP_PROCESSOR_ID => |_, _| i64::from(current_cpu()),
+        helper::RINGBUF_OUTPUT => |c, [ring, data, size, flags]| output(c, ring, data, size, flags),
+        helper::RINGBUF_RESERVE => {
+            |mut c, [ring, size, flags, _]| held::reserve(c.data_mut(), ring, size, flags)
+        }
+        helper::RINGBUF_SUBMIT => |mut c, [record, ..]| held::commit(c.data_mut(), record, true),
+        helper::RINGBUF_DISCARD => |mut c, [record, ..]| held::commit(c.data_mut(), record, false),
+        helper::RINGBUF_QUERY => |c, [ring, what, ..]| query(c.data(), ring, what),
         _ => return None,
     };
     Some(Func::wrap(store, move |c: Ctx<'_>, a: i64, b: i64, d: i64, e: i64, _: i64| run(c, [a, b, d, e])))
@@ -54,7 +93,7 @@ fn lookup(data: &Data, object: i64, key: i64) -> i64 {
     let Some((index, map)) = data.map(object) else { return 0 };
     let slot = data.with_key(map, key, |key| Ok(map.find(key)));
     match slot {
-        Ok(Some(slot)) => (u64::from(MAP_TAG + index) << 32 | u64::from(map.value_offset(slot))) as i64,
+        Ok(Some(slot)) => pointer(index, map.value_offset(slot)),
         _ => 0,
     }
 }
@@ -74,6 +113,73 @@ fn update(mut caller: Caller<'_, Data>, object: i64, key: i64, value: i64, flags
 fn delete(data: &Data, object: i64, key: i64) -> i64 {
     let Some((_, map)) = data.map(object) else { return Errno::INVAL.code() };
     code(writable(map).and_then(|()| data.with_key(map, key, |key| map.remove(key))))
+}
+
+/// The walk over map `number`: finds the first entry from a place on, copies its key to `key`, and gives the place plus 1; 0 at
+/// the end.
+pub(super) fn walk(store: &mut Store<Data>, number: u32) -> Extern {
+    Func::wrap(store, move |mut c: Ctx<'_>, from: i64, key: i64| {
+        let (found, looked) = next_entry(c.data_mut(), number, from, key);
+        let fuel = u64::from(looked).div_ceil(PLACES_PER_FUEL);
+        if fuel > 1 {
+            charge(&mut c, fuel);
+        }
+        found
+    })
+    .into()
+}
+
+fn next_entry(data: &mut Data, number: u32, from: i64, key: i64) -> (i64, u32) {
+    let Data { maps, memory, .. } = data;
+    let (Some(map), Some(memory), Ok(from)) =
+        (maps.at(number as usize), memory.as_mut(), u32::try_from(from))
+    else {
+        return (0, 0);
+    };
+    let mut words = [0; MAX_KEY_WORDS];
+    let (found, looked) = map.next_entry(from, &mut words);
+    let Some(place) = found else { return (0, looked) };
+    let target = match (key as u64 >> 32) as u32 {
+        PRIVATE_TAG => memory.bytes_mut(key as u32, map.decl().key_size as usize),
+        _ => None,
+    };
+    let Some(target) = target else { return (0, looked) };
+    for (to, word) in target.chunks_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes()[..to.len()]);
+    }
+    (i64::from(place) + 1, looked)
+}
+
+/// `ringbuf_output`: 0, or a negative error number.
+fn output(mut caller: Caller<'_, Data>, object: i64, data: i64, size: i64, flags: i64) -> i64 {
+    let result = caller.data().output(object, data, size, flags as u64);
+    let words = size as u64 / 8;
+    if words > FREE_WORDS {
+        charge(&mut caller, words.min(MAX_RING_WORDS));
+    }
+    code(result)
+}
+
+/// `ringbuf_query`
+fn query(data: &Data, object: i64, what: i64) -> i64 {
+    data.map(object).and_then(|(_, map)| map.ring()).map_or(0, |ring| ring.query(what as u64) as i64)
+}
+
+fn trapping(result: Result<i64, held::LockFault>) -> wasmtime::Result<i64> {
+    result.map_err(wasmtime::Error::new)
+}
+
+/// The map that a map object names, with its number.
+#[inline]
+pub(super) fn map_of(maps: &MapSet, object: i64) -> Option<(u32, &Map)> {
+    let index = ((object as u64 >> 32) as u32).checked_sub(MAP_OBJECT_TAG)?;
+    Some((index, maps.at(index as usize)?))
+}
+
+/// A pointer into the memory of map `number`.
+#[inline]
+pub(super) fn pointer(number: u32, offset: u32) -> i64 {
+    (u64::from(MAP_TAG + number) << 32 | u64::from(offset)) as i64
 }
 
 /// Makes a policy pay for copying a large value: one unit a word, as if it had copied it itself.
@@ -135,8 +241,30 @@ impl Data {
     /// The map that a map object names, with its number.
     #[inline]
     fn map(&self, object: i64) -> Option<(u32, &Map)> {
-        let index = ((object as u64 >> 32) as u32).checked_sub(MAP_OBJECT_TAG)?;
-        Some((index, self.maps.at(index as usize)?))
+        map_of(&self.maps, object)
+    }
+
+    /// Number and offset of the map's memory that a pointer points into.
+    #[inline]
+    pub(super) fn spot(&self, pointer: i64) -> Option<(u32, u32)> {
+        let number = ((pointer as u64 >> 32) as u32).checked_sub(MAP_TAG)?;
+        Some((number, pointer as u32)).filter(|_| (number as usize) < self.maps.len())
+    }
+
+    fn output(&self, object: i64, data: i64, size: i64, flags: u64) -> Result<(), Errno> {
+        /// `BPF_RB_NO_WAKEUP` and `BPF_RB_FORCE_WAKEUP`: nobody sleeps here, so they mean nothing.
+        const FLAGS: u64 = 3;
+        let (_, map) = self.map(object).ok_or(Errno::INVAL)?;
+        let ring = map.ring().filter(|_| flags & !FLAGS == 0).ok_or(Errno::INVAL)?;
+        let size = u32::try_from(size).map_err(|_| Errno::AGAIN)?;
+        let words = size.div_ceil(8) as usize;
+        let data = if size == 0 { None } else { Some(self.source(data, size).ok_or(Errno::FAULT)?) };
+        let offset = ring.reserve(size.into()).ok_or(Errno::AGAIN)?;
+        if let Some(data) = data {
+            (0..words).for_each(|i| map.bytes().store(offset as usize / 8 + i, data.word(i)));
+        }
+        ring.commit(offset, true);
+        Ok(())
     }
 
     /// `size` bytes that a pointer points to; `None` unless all of them lie in one of the policy's memories.

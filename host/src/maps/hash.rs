@@ -11,7 +11,7 @@
 //! makes the second look at the bucket see the raised version (Boehm, "Can seqlocks get along with programming language
 //! memory models?", 2012), and the lookup starts over.
 
-use super::{Errno, UpdateMode};
+use super::{Errno, MAX_KEY_WORDS, UpdateMode};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
@@ -103,6 +103,22 @@ impl HashIndex {
     pub(super) fn key(&self, place: u32) -> Option<Vec<u64>> {
         let at = place as usize * self.key_words;
         Some(self.keys.get(at..at + self.key_words)?.iter().map(|w| w.load(Relaxed)).collect())
+    }
+
+    /// The first place from `from` on that holds a key, which goes to `words`; and how many places were looked at. Entries that come
+    /// or go meanwhile may be missing.
+    pub(super) fn next_from(&self, from: u32, words: &mut [u64; MAX_KEY_WORDS]) -> (Option<u32>, u32) {
+        let used = (self.fresh.load(Acquire) as usize).min(self.next.len()) as u32;
+        for place in from..used {
+            let at = place as usize * self.key_words;
+            let Some(key) = self.keys.get(at..at + self.key_words) else { break };
+            words.iter_mut().zip(key).for_each(|(to, word)| *to = word.load(Relaxed));
+            // What a lookup finds in this place is an entry, and its key was read whole.
+            if words.get(..self.key_words).is_some_and(|key| self.find(key) == Some(place)) {
+                return (Some(place), place - from + 1);
+            }
+        }
+        (None, used.saturating_sub(from))
     }
 
     /// The place of a key.

@@ -184,10 +184,10 @@ impl Env {
         self.helpers.iter().find(|h| h.id == id)
     }
 
-    /// The helpers that every hook of this host offers and its runtime has: 1 map_lookup_elem, 2 map_update_elem,
-    /// 3 map_delete_elem, 5 ktime_get_ns, 7 get_prandom_u32, 8 get_smp_processor_id.
+    /// The helpers that every hook of this host offers and its runtime has: map look-up, update and delete, clock, random
+    /// numbers, the processor's number, tail calls, spin locks, ring buffers, `for_each_map_elem` and `loop`.
     pub fn base_helpers() -> Vec<HelperSig> {
-        const OFFERED: [u32; 6] = [1, 2, 3, 5, 7, 8];
+        const OFFERED: [u32; 16] = [1, 2, 3, 5, 7, 8, 12, 93, 94, 130, 131, 132, 133, 134, 164, 181];
         let mut all = helpers::all();
         all.retain(|h| OFFERED.contains(&h.id));
         all
