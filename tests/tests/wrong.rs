@@ -93,7 +93,7 @@ const HINTS: [(&str, &str, &[&str]); 15] = [
     ("ctx_write_input", "ctx-write", &["max_channels is an input", "decision_channels"]),
     ("loop_never_ends", "unbounded-loop", &["`while (n != wanted)`", "line 10"]),
     ("pointer_in_map", "pointer-leak", &["store what the pointer points to"]),
-    ("key_by_value", "helper-arg", &["bpf_map_lookup_elem(&map, &key)"]),
+    ("key_by_value", "helper-arg", &["bpf_map_lookup_elem(&per_func, &key)"]),
     ("recursion", "call-depth", &["halvings", "loop with a bound"]),
     ("pointer_in_32_bits", "pointer-arith", &["32 bits cannot hold an address"]),
     ("key_too_small", "stack-oob", &["telemetry_map has 8 bytes", "`func` has 4"]),
@@ -192,6 +192,8 @@ fn what_is_advised_is_accepted() {
         "key_padding",
         "half_initialised",
         "key_by_value",
+        "loop_never_ends",
+        "loop_without_bound",
     ] {
         let v = json(name);
         let fix = v["fix"].as_array().filter(|f| !f.is_empty());

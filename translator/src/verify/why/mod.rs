@@ -159,10 +159,12 @@ impl Verifier {
     pub fn explain(&self, program: &Program) -> Option<Explanation> {
         let m = Machine::new(program, &self.env);
         let mut recorder = Recorder::default();
-        let Err(rejection) = explore_watched(&m, Some(&mut recorder)) else {
-            return self.verify(program.clone()).err().map(Explanation::bare);
-        };
-        let scene = Scene::set(&m, &rejection, &recorder);
+        let searched = explore_watched(&m, Some(&mut recorder)).err();
+        let in_search = searched.is_some();
+        // What is refused after the search, for all paths together, has no path to tell.
+        let rejection = searched.or_else(|| self.verify(program.clone()).err())?;
+        let scene =
+            if in_search { Scene::set(&m, &rejection, &recorder) } else { Scene::bare(&m, &rejection) };
         let (hint, fix) = match advice::advise(&scene) {
             Some(advice) => (Some(advice.hint), advice.fix),
             None => (rejection.hint().map(str::to_owned), Vec::new()),
@@ -174,23 +176,22 @@ impl Verifier {
     }
 }
 
-impl Explanation {
-    fn bare(rejection: Rejection) -> Explanation {
-        let hint = rejection.hint().map(str::to_owned);
-        let (path, origins, registers, fix) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Explanation { rejection, path, left_out: 0, origins, registers, hint, fix }
-    }
-}
-
 impl<'a> Scene<'a> {
+    /// Without a path.
+    fn bare(m: &'a Machine<'a>, rejection: &'a Rejection) -> Scene<'a> {
+        let (trace, states) = (Trace::new(m.program, &[]), BTreeMap::new());
+        Scene { m, rejection, trace, last: None, states, fault: 0, missing: None, turns: Vec::new() }
+    }
+
     fn set(m: &'a Machine<'a>, rejection: &'a Rejection, recorder: &Recorder) -> Scene<'a> {
         let trace = Trace::new(m.program, &recorder.path());
-        let last = recorder.last_state().cloned();
         let fault = rejection.reg().map_or(0, |r| trace.at_end(r));
-        let states = BTreeMap::new();
-        let mut scene = Scene { m, rejection, trace, last, states, fault, missing: None, turns: Vec::new() };
+        let last = recorder.last_state().cloned();
+        let mut scene = Scene { trace, fault, last, ..Scene::bare(m, rejection) };
         scene.missing = scene.find_missing();
-        scene.turns = turns(m.program, &scene.trace, fault, scene.missing);
+        if !scene.trace.points.is_empty() {
+            scene.turns = turns(m.program, &scene.trace, fault, scene.missing);
+        }
         scene.states = scene.revisit();
         scene
     }

@@ -183,3 +183,15 @@ fn programs_without_lines_are_explained() {
     assert!(e.registers().iter().any(|(name, v)| name == "R1" && v.starts_with("ctx(")));
     assert!(matches!(e.rejection().kind(), K::CtxOob));
 }
+
+/// What all paths together break is refused after the search: no path is told, but advice is.
+#[test]
+fn a_refusal_after_the_search_has_advice() {
+    let program = assemble("r1 = 0\nagain:\nr1 += 1\nif r1 < 100000 goto again\nr0 = 0\nexit", &[]).unwrap();
+    let env = Env { run_budget: 1000, ..Env::generic(64) };
+    let e = Verifier::new(Arc::new(env)).explain(&program).expect("it is refused");
+    assert_eq!(e.rejection().kind(), K::UnboundedLoop, "{}", e.rejection());
+    assert!(e.path().is_empty() && e.registers().is_empty());
+    let hint = e.hint().unwrap();
+    assert!(hint.contains("the test at instruction 2") && hint.contains("rounds few enough"), "{hint}");
+}

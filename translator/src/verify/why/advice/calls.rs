@@ -27,10 +27,15 @@ fn called<'a>(s: &Scene<'a>) -> Option<&'a HelperSig> {
     }
 }
 
-/// `bpf_map_lookup_elem(map, &key)`.
-fn shape(sig: &HelperSig) -> String {
+/// `bpf_map_lookup_elem(&telemetry_map, &key)`; the map's name if some argument tells it.
+fn shape(s: &Scene<'_>, sig: &HelperSig) -> String {
+    let map = (1..=5).filter_map(Reg::new).find_map(|r| match s.value(r) {
+        Some(Value::MapObject(m)) => Some(format!("&{}", s.m.map_name(m))),
+        _ => None,
+    });
+    let map = map.unwrap_or("&map".into());
     let args = sig.args.iter().map(|a| match a {
-        ArgKind::MapObject => "&map",
+        ArgKind::MapObject => map.as_str(),
         ArgKind::MapKey => "&key",
         ArgKind::MapValue => "&value",
         ArgKind::Scalar => "flags",
@@ -50,7 +55,7 @@ fn shape(sig: &HelperSig) -> String {
 pub(super) fn argument(s: &Scene<'_>) -> Option<Advice> {
     let (sig, reg) = (called(s)?, s.rejection.reg()?);
     let want = sig.args.get(reg.index().checked_sub(1)?)?;
-    let (found, shape) = (s.value(reg)?, shape(sig));
+    let (found, shape) = (s.value(reg)?, shape(s, sig));
     let elsewhere = (1..=5).filter_map(Reg::new).find(|r| matches!(s.value(*r), Some(Value::MapObject(_))));
     match (want, found) {
         (ArgKind::MapObject, Value::Num(_) | Value::Ptr(_)) if elsewhere.is_some() => {
@@ -70,7 +75,7 @@ pub(super) fn argument(s: &Scene<'_>) -> Option<Advice> {
 /// A number where its address is wanted.
 fn by_value(s: &Scene<'_>, sig: &HelperSig, reg: Reg, want: ArgKind) -> Advice {
     let what = if want == ArgKind::MapKey { "key" } else { "value" };
-    let hint = format!("put the {what} into a variable and pass its address: {}", shape(sig));
+    let hint = format!("put the {what} into a variable and pass its address: {}", shape(s, sig));
     let args = source::arguments(s.text(), sig.name);
     let Some(passed) = args.as_ref().and_then(|a| a.get(reg.index() - 1).copied()) else {
         return Advice::new(hint);
@@ -123,7 +128,7 @@ pub(super) fn unset_register(s: &Scene<'_>) -> Option<Advice> {
         return Some(Advice::new(format!(
             "the call needs {} arguments and gets fewer: {}",
             sig.args.len(),
-            shape(sig)
+            shape(s, sig)
         )));
     }
     if reg == Reg::R0 && matches!(s.insn(), Some(Insn::Exit)) {

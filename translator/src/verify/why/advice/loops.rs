@@ -1,9 +1,8 @@
 //! Loops without an end that can be proved.
 
 use super::super::flow::{Flow, Loop};
-use super::{Advice, Scene, kept, new};
+use super::{Advice, Scene, gone, new};
 use crate::isa::{Insn, Pc};
-use crate::program::SourceLine;
 
 /// The loop that is refused: the innermost that begins at the place, else the innermost around it.
 fn find<'a>(s: &Scene<'a>) -> Option<(Flow<'a>, Loop)> {
@@ -15,47 +14,51 @@ fn find<'a>(s: &Scene<'a>) -> Option<(Flow<'a>, Loop)> {
     found.copied().map(|l| (flow, l))
 }
 
-/// Lines of the tests that may leave the loop.
-fn exits<'a>(s: &Scene<'a>, flow: &Flow<'_>, l: Loop) -> Vec<&'a SourceLine> {
+/// The first test that may leave the loop.
+fn exit(s: &Scene<'_>, flow: &Flow<'_>, l: Loop) -> Option<Pc> {
     let leaves = |pc: &Pc| {
         matches!(s.m.program.insn(*pc), Some(Insn::JumpIf { .. }))
             && flow.after(*pc).iter().any(|to| !l.holds(*to))
     };
-    let mut lines: Vec<&SourceLine> =
-        (l.head.0..=l.last.0).map(Pc).filter(leaves).filter_map(|pc| s.m.program.line_at(pc)).collect();
-    lines.dedup_by_key(|l| l.line);
-    lines
+    (l.head.0..=l.last.0).map(Pc).find(leaves)
 }
 
 /// A loop that may run for ever, or longer than the budget.
 pub(super) fn endless(s: &Scene<'_>) -> Option<Advice> {
     let (flow, l) = find(s)?;
-    let exits = exits(s, &flow, l);
-    let Some(test) = exits.first() else {
+    let Some(exit) = exit(s, &flow, l) else {
         return Some(Advice::new(
             "no test leaves this loop: give it one on a counter, for (int i = 0; i < 64; i++)",
         ));
     };
-    let text = test.text.trim().trim_end_matches('{').trim_end();
-    if text.is_empty() || text.starts_with("asm") {
-        let by = format!("the loop ends only by the test in line {}", test.line);
+    let test = s.m.program.line_at(exit);
+    let text = test.map_or("", |t| t.text.trim().trim_end_matches('{').trim_end());
+    let Some(test) = test.filter(|_| !text.is_empty() && !text.starts_with("asm")) else {
         return Some(Advice::new(format!(
-            "{by}, and no bound on its rounds follows from that: count them, and stop at a number that is always enough"
+            "the loop ends only by the test at {}, and that does not keep its rounds few enough: count them, and stop at a number \
+             that is always enough",
+            test.map_or(format!("instruction {exit}"), |t| format!("line {}", t.line))
         )));
-    }
+    };
     let hint = format!(
-        "the loop ends only by `{text}` (line {}), and no bound on its rounds follows from that: count them, and stop at a number \
-         that is always enough, `for (int i = 0; i < 64; i++)` with the test inside",
+        "the loop ends only by `{text}` (line {}), and that does not keep its rounds few enough: count them, and stop at a \
+         number that is always enough, `for (int i = 0; i < 64; i++)` with the test inside",
         test.line
     );
-    let body = s.rejection.source().filter(|r| r.line != test.line);
-    let inside = condition(text).map_or("if (done)".to_string(), |c| format!("        if (!({c}))"));
-    let fix = [new("for (int i = 0; i < 64; i++) {"), new(inside), new("                break;")];
-    Some(Advice::new(hint).with(fix.into_iter().chain(body.map(kept))))
+    let advice = Advice::new(hint);
+    Some(match condition(&test.text) {
+        Some(c) => advice.with([
+            gone(test),
+            new("for (int i = 0; i < 64; i++) {"),
+            new(format!("        if (!({c}))")),
+            new("                break;"),
+        ]),
+        None => advice,
+    })
 }
 
-/// What stands in the parentheses of `while (...)`.
+/// What stands in the parentheses of `while (...) {`.
 fn condition(text: &str) -> Option<&str> {
-    let inside = text.split_once("while")?.1.trim_start().strip_prefix('(')?;
-    inside.trim_end_matches(';').trim_end().strip_suffix(')')
+    let inside = text.trim().strip_prefix("while")?.trim_start().strip_prefix('(')?;
+    inside.strip_suffix('{')?.trim_end().strip_suffix(')')
 }
