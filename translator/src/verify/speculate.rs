@@ -215,6 +215,25 @@ mod tests {
         assert!((2_000_000..2_200_000).contains(&s.max_insns), "{s:?}");
     }
 
+    /// Of two counters that show the end, the one with the least room gives the bound.
+    #[test]
+    fn the_tightest_counter_counts() {
+        let text = "
+            r2 = *(u64 *)(r1 + 0)
+            if r2 < 4097 goto out
+            r4 = 0
+        again:
+            r2 += -4096
+            if r4 > 62 goto out
+            r4 += 1
+            if r2 > 4096 goto again
+        out:
+            r0 = 0
+            exit";
+        let s = verify(text);
+        assert!((256..300).contains(&s.max_insns), "{s:?}");
+    }
+
     #[test]
     fn a_triangle_has_half_a_square() {
         let text = "

@@ -111,7 +111,8 @@ impl Prober<'_> {
                 if !start.is_subset(&s) {
                     return None;
                 }
-                let counter = if arrivals.is_empty() { None } else { Some(measure(&counters, &arrivals)?) };
+                let counter =
+                    if arrivals.is_empty() { None } else { Some(measure(&s, &counters, &arrivals)?) };
                 return Some(Guess { state: s, counter });
             }
             s = grown;
@@ -239,12 +240,13 @@ fn counters_of(s: &State) -> Vec<Counter> {
     regs.chain(slots).filter(varies).take(MAX_COUNTERS).collect()
 }
 
-/// A counter that moves the same way on every lap.
-fn measure(counters: &[(u32, Counter)], arrivals: &[State]) -> Option<Counter> {
-    let moves = |(name, at): &(u32, Counter)| {
+/// The counter that moves the same way on every lap, and has the least room to do so in `s`.
+fn measure(s: &State, counters: &[(u32, Counter)], arrivals: &[State]) -> Option<Counter> {
+    let laps = |(name, at): &(u32, Counter)| {
         let mut laps = arrivals.iter().map(|a| a.progress(*name, *at));
         let first = laps.next()??;
-        laps.try_fold(first, |all: Progress, p| all.with(p?)).map(|_| *at)
+        let all = laps.try_fold(first, |all: Progress, p| all.with(p?))?;
+        Some((s.counter(*at).map_or(u64::MAX, |n| all.laps(n.s)), *at))
     };
-    counters.iter().find_map(moves)
+    counters.iter().filter_map(laps).min_by_key(|(laps, _)| *laps).map(|(_, at)| at)
 }
