@@ -16,7 +16,7 @@ fn setting(name: &str, default: u64) -> u64 {
 
 #[test]
 fn accepted_programs_stay_inside_what_was_proved() {
-    let programs = setting("RINGFENCE_SOUNDNESS_PROGRAMS", 20_000);
+    let programs = setting("RINGFENCE_SOUNDNESS_PROGRAMS", 12_000);
     let seed = setting("RINGFENCE_SOUNDNESS_SEED", 0x0dd5_eed5);
     let mut total = Outcome::default();
     for batch in 0..programs.div_ceil(1000) {

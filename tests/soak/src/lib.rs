@@ -19,6 +19,7 @@ pub use random::Random;
 
 use oracle::{Oracle, Tally, Violation};
 use ringfence_translator::Env;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A batch of programs.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +93,12 @@ pub fn run_job(job: &Job, env: &Env) -> Outcome {
             Ok(program) => {
                 let oracle = &oracles[usize::from(r.rarely(PATIENT))];
                 let tally = if mutant { &mut out.mutated } else { &mut out.generated };
-                if let Err(v) = oracle.judge(program, &mut r, tally) {
-                    out.violations.push((place(), *v));
+                let text = program.disassemble();
+                let judged = catch_unwind(AssertUnwindSafe(|| oracle.judge(program, &mut r, tally)));
+                match judged {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(v)) => out.violations.push((place(), *v)),
+                    Err(_) => out.violations.push((place(), Violation { why: "panic".into(), text })),
                 }
             }
             Err(_) if mutant => out.unlinked += 1,

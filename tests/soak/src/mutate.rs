@@ -119,8 +119,10 @@ fn flip(width: &mut Width) {
     *width = if *width == Width::W64 { Width::W32 } else { Width::W64 };
 }
 
+/// Registers that outlive calls more often: they hold what programs keep.
 fn reg(r: &mut Random) -> Reg {
-    Reg::new(r.below(11) as u8).unwrap_or(Reg::R0)
+    let n = if r.chance(40) { 6 + r.below(4) } else { r.below(11) };
+    Reg::new(n as u8).unwrap_or(Reg::R0)
 }
 
 fn any_size(r: &mut Random) -> Size {

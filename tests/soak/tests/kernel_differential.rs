@@ -286,7 +286,7 @@ fn the_kernel_agrees() {
             return;
         }
     };
-    let (programs, seed) = (setting("RINGFENCE_KERNEL_PROGRAMS", 1_000), setting("RINGFENCE_KERNEL_SEED", 1));
+    let (programs, seed) = (setting("RINGFENCE_KERNEL_PROGRAMS", 800), setting("RINGFENCE_KERNEL_SEED", 1));
     let verifier = Verifier::new(Arc::new(env()));
     let (mut r, shape) = (Random::new(seed), shape());
     let mut table = Table::default();

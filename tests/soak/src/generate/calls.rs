@@ -69,6 +69,51 @@ impl Generator<'_> {
         self.add(2, off.into());
     }
 
+    /// Two values that may be null, kept side by side; each is used where it was tested, but for a slip.
+    pub(super) fn two_lookups(&mut self) {
+        let (a, b) = (6 + self.r.index(4), 6 + self.r.index(4));
+        if !self.may_call() || a == b || self.is_pinned(a) || self.is_pinned(b) {
+            return self.lookup();
+        }
+        let mut values = Vec::new();
+        for n in [a, b] {
+            let map = self.r.pick(&LOOKED_UP);
+            self.map_and_key(map);
+            self.call_helper(1);
+            let value = Ptr::at(Home::Map(map), 0);
+            self.mov(n, Operand::Reg(Reg::R0), Kind::MaybeNull(value));
+            self.set(0, Kind::Unset);
+            values.push((n, value));
+        }
+        let none = self.label();
+        if self.r.chance(50) {
+            values.swap(0, 1);
+        }
+        let pinned = self.frame.pinned;
+        self.frame.pinned |= 1 << a | 1 << b;
+        for (i, &(n, value)) in values.iter().enumerate() {
+            let here = self.frame.here;
+            self.frame.joins.push((none, here));
+            let (width, cond, src) = (Width::W64, Cond::Eq, Operand::Imm(0));
+            self.emit(Insn::JumpIf { width, cond, dst: reg(n), src, target: Pc(none) });
+            self.set(n, Kind::Pointer(value));
+            let wrong = self.r.rarely(4 * self.shape.slack);
+            let (used, value) = if wrong { values[1 - i] } else { (n, value) };
+            for _ in 0..1 + self.r.below(3) {
+                self.use_value(used, value);
+            }
+        }
+        self.frame.pinned = pinned;
+        self.place(none);
+    }
+
+    fn use_value(&mut self, n: usize, value: Ptr) {
+        let sizes = [Size::B, Size::H, Size::W, Size::Dw];
+        if let Some(place) = self.place_in(n, value, &sizes) {
+            if self.r.chance(50) { self.load_at(place) } else { self.store_at(place) }
+        }
+    }
+
     /// Looks a key up and, where it is there, uses its value.
     pub(super) fn lookup(&mut self) {
         if !self.may_call() {

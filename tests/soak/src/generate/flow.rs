@@ -84,8 +84,29 @@ impl Generator<'_> {
         self.place(end);
     }
 
-    /// `if n ? goto label`, with what the outcome tells of n.
+    /// A copy of n at a distance that may wrap, compared with n itself: each tells of the other.
+    fn compare_linked(&mut self, n: usize, label: u32) {
+        let copy = self.target();
+        if copy == n {
+            return self.compare_plain(n, label);
+        }
+        let by = self.r.imm();
+        let (op, width) = (self.r.pick(&[AluOp::Add, AluOp::Sub]), self.width());
+        self.mov(copy, Operand::Reg(reg(n)), Kind::NUMBER);
+        self.emit(Insn::Alu { width, op, dst: reg(copy), src: Operand::Imm(by) });
+        let (width, cond) = (self.width(), self.r.pick(&CONDS));
+        let here = self.frame.here;
+        self.frame.joins.push((label, here));
+        let src = Operand::Reg(reg(n));
+        self.emit(Insn::JumpIf { width, cond, dst: reg(copy), src, target: Pc(label) });
+    }
+
     fn compare(&mut self, n: usize, label: u32) {
+        if self.r.chance(12) { self.compare_linked(n, label) } else { self.compare_plain(n, label) }
+    }
+
+    /// `if n ? goto label`, with what the outcome tells of n.
+    fn compare_plain(&mut self, n: usize, label: u32) {
         let width = self.width();
         let cond = self.r.pick(&CONDS);
         let other = if self.r.chance(35) { self.number() } else { None };

@@ -204,8 +204,13 @@ impl Generator<'_> {
             self.guard(Width::W64, Cond::Gt, i, last as i32, skip);
             return last;
         }
-        let apart = if self.r.chance(50) { 0 } else { self.r.below(9) as i32 };
-        if apart > 0 {
+        let apart = match self.r.below(20) {
+            0..=9 => 0,
+            10 => (self.r.imm() & i32::MAX).min(i32::MAX - 1 - last as i32),
+            _ => self.r.below(9) as i32,
+        };
+        // Without that, the copy may wrap.
+        if apart > 0 && !self.r.rarely(10 * self.shape.slack) {
             let src = Operand::Reg(reg(i));
             self.emit(Insn::Alu { width: Width::W32, op: AluOp::Mov, dst: reg(i), src });
         }

@@ -48,7 +48,11 @@ impl Generator<'_> {
         if lo > hi {
             return None;
         }
-        let mut off = lo + self.r.below((hi - lo + 1) as u64) as i32;
+        let mut off = match self.r.below(10) {
+            0 => lo,
+            1..=3 => hi,
+            _ => lo + self.r.below((hi - lo + 1) as u64) as i32,
+        };
         if strict || self.r.chance(50) {
             off -= (off + ptr.lo).rem_euclid(bytes);
         }

@@ -66,7 +66,7 @@ impl Shape {
             records: true,
             locks: true,
             stale_values: true,
-            slack: 8,
+            slack: 15,
             long_loops: 10,
             rounds: 1000,
             statements: 18,
@@ -235,7 +235,8 @@ impl Generator<'_> {
             58..=60 => self.atomic(),
             61..=70 => self.branch(),
             71..=81 => self.indexed(),
-            82..=87 => self.lookup(),
+            82..=86 => self.lookup(),
+            87 => self.two_lookups(),
             88..=89 => self.helper(),
             90 => self.change_map(),
             91..=95 => self.repeat(),
@@ -345,7 +346,7 @@ impl Generator<'_> {
 
     /// By how much a bound is off: nearly always 0.
     fn slip(&mut self) -> i32 {
-        if self.r.rarely(self.shape.slack) { self.r.pick(&[-8, -1, 1, 2, 4, 8]) } else { 0 }
+        if self.r.rarely(self.shape.slack) { self.r.pick(&[-8, -1, 1, 1, 1, 2, 4, 8]) } else { 0 }
     }
 
     fn jump(&mut self, label: u32) {
