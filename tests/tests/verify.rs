@@ -257,8 +257,8 @@ fn run(
         let any = helper.edge();
         Some(match id {
             // Lengths, or an error.
-            45 | 114 | 115 if any % 8 != 0 => any.min(args[1]),
-            67 if any % 8 != 0 => any.min(args[2]),
+            45 | 114 | 115 if any & 7 != 0 => any.min(args[1]),
+            67 if any & 7 != 0 => any.min(args[2]),
             45 | 67 | 114 | 115 => -14i64 as u64,
             _ => any,
         })
