@@ -77,7 +77,15 @@ fn each_wrong_policy_is_explained_as_the_text_beside_it_says() {
 }
 
 /// The commonest mistakes: the kind, and what the hint must name for an author to know where to look and what to write.
-const HINTS: [(&str, &str, &[&str]); 15] = [
+const HINTS: [(&str, &str, &[&str]); 19] = [
+    (
+        "record_not_submitted",
+        "reference",
+        &["e, reserved at line 19", "bpf_ringbuf_discard(e, 0)", "line 26"],
+    ),
+    ("record_used_after_submit", "uninit-register", &["e was submitted at line 25"]),
+    ("lock_not_released", "spin-lock", &["the lock taken at line 27", "line 28"]),
+    ("call_under_lock", "spin-lock", &["before the lock is taken at line 26"]),
     (
         "null_check_inverted",
         "not-pointer",

@@ -169,6 +169,7 @@ fn a_record_that_is_not_given_back() {
         exit";
     let e = explain(twice, &events);
     assert_eq!(e.rejection().kind().name(), "uninit-register", "{}", e.rejection());
+    assert!(e.hint().unwrap().contains("was submitted, and is gone"), "{:?}", e.hint());
     let unchecked = "r1 = map[events] ll\nr2 = 16\nr3 = 0\ncall 131\n*(u32 *)(r0 + 0) = 1\nr0 = 0\nexit";
     let e = explain(unchecked, &events);
     assert!(e.hint().unwrap().contains("ringbuf_reserve gives NULL while events is full"), "{:?}", e.hint());

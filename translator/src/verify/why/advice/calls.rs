@@ -124,6 +124,9 @@ pub(super) fn depth(s: &Scene<'_>) -> Option<Advice> {
 /// A register that was not set.
 pub(super) fn unset_register(s: &Scene<'_>) -> Option<Advice> {
     let reg = s.rejection.reg()?;
+    if let Some(advice) = super::held::gone(s, reg) {
+        return Some(advice);
+    }
     if let (Some(sig), 1..=5) = (called(s), reg.index()) {
         return Some(Advice::new(format!(
             "the call needs {} arguments and gets fewer: {}",
