@@ -43,6 +43,8 @@ pub struct Outcome {
     pub unlinked: u64,
     /// What must not be, with the place: batch and number.
     pub violations: Vec<(String, Violation)>,
+    /// Place, time and text of programs that took long.
+    pub slow: Vec<(String, std::time::Duration, String)>,
 }
 
 impl Outcome {
@@ -52,6 +54,7 @@ impl Outcome {
         self.mutated.add(&other.mutated);
         self.unlinked += other.unlinked;
         self.violations.extend(other.violations);
+        self.slow.extend(other.slow);
     }
 }
 
@@ -63,6 +66,9 @@ const SHORT_BUDGET: u64 = 8_000;
 const LONG_RUN: u64 = 2_000_000;
 /// Of a thousand programs, how many get the whole budget.
 const PATIENT: u64 = 3;
+
+/// A program that takes longer than this to verify and to run is told of.
+const SLOW: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The environment of [`Shape::generic`]: what the interpreter has.
 pub fn env() -> Env {
@@ -94,7 +100,11 @@ pub fn run_job(job: &Job, env: &Env) -> Outcome {
                 let oracle = &oracles[usize::from(r.rarely(PATIENT))];
                 let tally = if mutant { &mut out.mutated } else { &mut out.generated };
                 let text = program.disassemble();
+                let begun = std::time::Instant::now();
                 let judged = catch_unwind(AssertUnwindSafe(|| oracle.judge(program, &mut r, tally)));
+                if begun.elapsed() > SLOW {
+                    out.slow.push((place(), begun.elapsed(), text.clone()));
+                }
                 match judged {
                     Ok(Ok(_)) => {}
                     Ok(Err(v)) => out.violations.push((place(), *v)),

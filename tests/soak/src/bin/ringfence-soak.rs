@@ -6,11 +6,17 @@
 use ringfence_soak::{Job, Outcome, env, run_job};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Programs that share a seed of their own, so that a find can be had again quickly.
 const BATCH: u64 = 1000;
+/// What threads get to end their batch when time is up.
+const GRACE: Duration = Duration::from_secs(30);
+/// How often the state is told on standard error.
+const PROGRESS: Duration = Duration::from_secs(15);
 
+#[derive(Clone, Copy)]
 struct Plan {
     programs: u64,
     seed: u64,
@@ -39,45 +45,85 @@ fn main() -> ExitCode {
     }
 }
 
+/// What the threads have in common.
+struct Shared {
+    next: AtomicU64,
+    running: AtomicU64,
+    total: Mutex<Outcome>,
+    /// By thread: its batch and when that began.
+    batches: Mutex<Vec<(u64, Instant)>>,
+}
+
 fn soak(plan: &Plan) -> ExitCode {
     let start = Instant::now();
-    let next = AtomicU64::new(0);
-    let outcomes = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..plan.threads).map(|_| scope.spawn(|| work(plan, &next, start))).collect();
-        workers.into_iter().map(|w| w.join()).collect::<Vec<_>>()
+    let shared = Arc::new(Shared {
+        next: AtomicU64::new(0),
+        running: AtomicU64::new(plan.threads),
+        total: Mutex::default(),
+        batches: Mutex::new(vec![(0, start); plan.threads as usize]),
     });
-    let mut total = Outcome::default();
-    let mut panicked = 0;
-    for outcome in outcomes {
-        match outcome {
-            Ok(o) => total.add(o),
-            Err(_) => panicked += 1,
+    for thread in 0..plan.threads as usize {
+        let (plan, shared) = (*plan, shared.clone());
+        std::thread::spawn(move || work(&plan, &shared, thread, start));
+    }
+    let mut told = start;
+    while shared.running.load(Ordering::Acquire) > 0 && start.elapsed() < plan.limit + GRACE {
+        std::thread::sleep(Duration::from_millis(100));
+        if told.elapsed() > PROGRESS {
+            told = Instant::now();
+            progress(&shared, start);
         }
     }
-    report(plan, &total, panicked, start.elapsed());
-    if total.violations.is_empty() && panicked == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    // Threads that are still at it are left behind: what they found is not known, and that is an error.
+    let stuck = shared.running.load(Ordering::Acquire);
+    let total = lock(&shared.total);
+    report(plan, &total, stuck, start.elapsed());
+    if stuck > 0 {
+        let batches = lock(&shared.batches);
+        let late = batches.iter().filter(|(_, begun)| begun.elapsed() > GRACE);
+        late.for_each(|(n, begun)| println!("batch {n} has taken {:.0} s", begun.elapsed().as_secs_f64()));
+    }
+    if total.violations.is_empty() && stuck == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-/// Takes batches until there are none, or time is up.
-fn work(plan: &Plan, next: &AtomicU64, start: Instant) -> Outcome {
-    let mut total = Outcome::default();
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn progress(shared: &Shared, start: Instant) {
+    let total = lock(&shared.total);
+    let programs = total.generated.programs + total.mutated.programs;
+    let (seconds, violations) = (start.elapsed().as_secs_f64(), total.violations.len());
+    eprintln!("{seconds:.0} s: {programs} programs, {violations} violations");
+}
+
+/// Takes batches until there are none, or time is up. (The judge catches panics.)
+fn work(plan: &Plan, shared: &Shared, thread: usize, start: Instant) {
     loop {
-        let batch = next.fetch_add(1, Ordering::Relaxed);
+        let batch = shared.next.fetch_add(1, Ordering::Relaxed);
         if batch * BATCH >= plan.programs || start.elapsed() > plan.limit {
-            return total;
+            break;
+        }
+        if let Some(slot) = lock(&shared.batches).get_mut(thread) {
+            *slot = (batch, Instant::now());
         }
         let programs = BATCH.min(plan.programs - batch * BATCH);
-        total.add(run_job(&Job { seed: plan.seed, batch, programs }, &env()));
+        let outcome = run_job(&Job { seed: plan.seed, batch, programs }, &env());
+        lock(&shared.total).add(outcome);
     }
+    shared.running.fetch_sub(1, Ordering::Release);
 }
 
-fn report(plan: &Plan, total: &Outcome, panicked: u32, took: Duration) {
+fn report(plan: &Plan, total: &Outcome, stuck: u64, took: Duration) {
     for (n, (place, v)) in total.violations.iter().enumerate() {
         println!(
             "# {}\ncase soak-{n} # {place}\ncode\n{}expect accepted\n",
             v.why.replace('\n', "\n# "),
             v.text
         );
+    }
+    for (place, took, text) in &total.slow {
+        println!("# slow: {place}: {:.1} s\n{text}", took.as_secs_f64());
     }
     let mut all = total.generated.clone();
     all.add(&total.mutated);
@@ -100,7 +146,7 @@ fn report(plan: &Plan, total: &Outcome, panicked: u32, took: Duration) {
         all.programs as f64 / seconds / plan.threads as f64,
     );
     println!(
-        "{} accepted ({:.1} %), {} violations, {panicked} threads panicked",
+        "{} accepted ({:.1} %), {} violations, {stuck} threads not at their end",
         all.accepted,
         all.share(),
         total.violations.len()
