@@ -152,13 +152,15 @@ impl Generator<'_> {
         settled(&mut absent, Kind::Number(0));
         if !self.r.rarely(self.shape.slack) {
             self.frame.joins.push((null, absent));
+            // The low half of an address may be 0.
+            let width = if self.r.rarely(self.shape.slack) { Width::W32 } else { Width::W64 };
             if self.r.chance(70) {
                 let target = Pc(null);
-                self.emit(Insn::JumpIf { width: Width::W64, cond: Cond::Eq, dst, src, target });
+                self.emit(Insn::JumpIf { width, cond: Cond::Eq, dst, src, target });
             } else {
                 let found = self.label();
                 let target = Pc(found);
-                self.emit(Insn::JumpIf { width: Width::W64, cond: Cond::Ne, dst, src, target });
+                self.emit(Insn::JumpIf { width, cond: Cond::Ne, dst, src, target });
                 self.emit(Insn::Jump { target: Pc(null) });
                 self.frame.items.push(Item::Label(found));
             }
