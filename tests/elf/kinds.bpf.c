@@ -28,6 +28,12 @@ struct in_union {
 	u64 rest;
 };
 
+#define __array(name, val) __typeof__(val) *name[]
+
+static long (*tail_call)(void *ctx, void *map, u32 index) = (void *)12;
+u64 first_target(void *ctx);
+u64 second_target(void *ctx);
+
 #define MAP(name, kind, entries, value_type)                                                       \
 	struct {                                                                                       \
 		__uint(type, kind);                                                                        \
@@ -62,6 +68,38 @@ struct {
 	__type(key, u32);
 	__type(value, u32);
 } jumps SEC(".maps");
+
+struct {
+	__uint(type, 3);
+	__uint(max_entries, 8);
+	__type(key, u32);
+	__array(values, u64(void *));
+} table SEC(".maps") = {
+	.values = { [2] = (void *)&first_target, [5] = (void *)&second_target },
+};
+
+SEC("tuner/first") u64 first_target(void *ctx)
+{
+	return 1;
+}
+
+SEC("tuner") u64 second_target(void *ctx)
+{
+	u32 index = 2;
+	return map_lookup(&lru, &index) != 0;
+}
+
+SEC("tuner") u64 goes_on(void *ctx)
+{
+	tail_call(ctx, &table, 5);
+	return 0;
+}
+
+SEC("control") u64 other_hook(void *ctx)
+{
+	tail_call(ctx, &table, 5);
+	return 0;
+}
 
 struct bpf_spin_lock guard SEC(".data.guard");
 u64 guarded SEC(".data.guard");

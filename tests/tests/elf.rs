@@ -169,6 +169,21 @@ fn maps_of_every_kind_have_their_shapes() {
     assert_eq!((error.kind(), place(&error)), (ErrorKind::BadMap, "map valued".to_owned()));
 }
 
+/// The programs in the slots of a program array come with the program that calls them.
+#[test]
+fn tail_call_targets_are_linked_in() {
+    let object = object("kinds");
+    let goes_on = program(&object, "goes_on");
+    let names: Vec<&str> = goes_on.funcs().iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, ["goes_on", "first_target", "second_target"]);
+    let start = |i: usize| Some(goes_on.funcs()[i].start);
+    assert_eq!(goes_on.tail_targets(MapIdx(0)), [None, None, start(1), None, None, start(2)]);
+    assert_eq!(goes_on.maps()[1].name, "lru");
+    let error = refusal(&object, "other_hook");
+    assert_eq!((error.stage(), error.kind()), (Stage::Link, ErrorKind::BadMap));
+    assert!(error.message().contains("first_target is for hook tuner"), "{error}");
+}
+
 /// BTF tells where a value has its spin lock: inside structs and arrays of one, not in unions, and never twice.
 #[test]
 fn spin_locks_are_found_in_values() {

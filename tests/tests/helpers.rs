@@ -28,7 +28,10 @@ struct Policy {
 
 impl Policy {
     fn new(text: &str, maps: &[MapDecl]) -> Policy {
-        let program = assemble(text, maps).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        Policy::of(assemble(text, maps).unwrap_or_else(|e| panic!("{e}\n{text}")), text)
+    }
+
+    fn of(program: Program, text: &str) -> Policy {
         let verified = Verifier::new(Arc::new(Env::generic(CTX))).verify(program.clone());
         let verified = verified.unwrap_or_else(|e| panic!("{e}\n{text}"));
         let module = Translator::new().translate(&verified).unwrap();
@@ -507,6 +510,73 @@ fn updates_do_not_touch_the_lock() {
     let value = policy.map("m").lookup(&[0; 4]).unwrap();
     assert_eq!(value, [[0xaa; 4], [0; 4], [0xaa; 4], [0xaa; 4]].concat());
     assert_eq!(policy.instance(None).run_generic(&mut ctx(&[])), Ok(0xffff_ffff));
+}
+
+/// What both runs gave for a program with targets in the slots of `p`.
+fn run_tails(text: &str, maps: &[MapDecl], slots: &[Option<&str>], words: &[u64]) -> (u64, Vec<u64>) {
+    let program = assemble(text, maps).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let policy = Policy::of(program.with_targets("p", slots).unwrap(), text);
+    let mut interp = Interp::new(&policy.program, ctx(words));
+    let want = interp.run().unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let mut instance = policy.instance(None);
+    for _ in 0..2 {
+        // The second run counts anew.
+        let mut bytes = ctx(words);
+        let got = instance.run_generic(&mut bytes).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!((got, &bytes[..]), (want, interp.memory().ctx()), "{text}");
+    }
+    let words = interp.memory().ctx().chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap()));
+    (want, words.collect())
+}
+
+#[test]
+fn a_tail_call_goes_on_in_the_program_of_its_slot() {
+    let text = "
+        r3 = *(u64 *)(r1 + 0)
+        r2 = map[p] ll
+        call tail_call
+        r0 = 99
+        exit
+    fn one:
+        *(u64 *)(r1 + 8) = 1
+        r0 = r2
+        exit
+    fn two:
+        r6 = r1
+        call fn help
+        *(u64 *)(r6 + 8) = r0
+        r0 = 2
+        exit
+    fn help:
+        *(u64 *)(r10 - 8) = 77
+        r0 = *(u64 *)(r10 - 8)
+        exit";
+    let maps = [map("p", MapKind::ProgArray, 4, 4, 8)];
+    let at = |slot: u64| {
+        let (r0, ctx) = run_tails(text, &maps, &[None, Some("one"), Some("two")], &[slot]);
+        (r0, ctx[1])
+    };
+    assert_eq!((at(0), at(3), at(8)), ((99, 0), (99, 0), (99, 0)));
+    // r2 is the size of the buffer, as at any entry.
+    assert_eq!((at(1), at(2)), ((64, 1), (2, 77)));
+    assert_eq!(at((1 << 32) + 1), (64, 1), "the slot has 32 bits");
+}
+
+/// A program that goes on in itself does so 33 times.
+#[test]
+fn tail_calls_are_counted() {
+    let text = "
+        r6 = r1
+        r2 = *(u64 *)(r1 + 8)
+        r2 += 1
+        *(u64 *)(r1 + 8) = r2
+        r2 = map[p] ll
+        r3 = 0
+        call tail_call
+        r0 = *(u64 *)(r6 + 8)
+        exit";
+    let maps = [map("p", MapKind::ProgArray, 4, 4, 1)];
+    assert_eq!(run_tails(text, &maps, &[Some("main")], &[]).0, 34);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //!     (the default is `generic 64`; `kernel` offers every helper that is known; `fields` is described at `fields_env`)
 //! budget N                               (optional)
 //! map NAME KIND KEY VALUE ENTRIES [ro] [lock AT] [= HEX]    (any number; KIND as in `MapKind::name`; HEX is global data)
+//! tails MAP FN|-...                         (functions of the code in the slots of a program array)
 //! code
 //!   assembler text
 //! expect accepted | expect reject KIND @ PC
@@ -33,6 +34,8 @@ struct Case {
     place: String,
     env: Env,
     maps: Vec<MapDecl>,
+    /// Of each program array: its name, then what is in its slots.
+    tails: Vec<Vec<String>>,
     code: String,
     expect: Expect,
 }
@@ -123,7 +126,7 @@ fn parse(file: &Path) -> Vec<Case> {
                 assert!(case.is_none(), "{place}: the case before has no verdict");
                 let (env, name) = (Env::generic(64), name.to_string());
                 let (maps, code, expect) = (Vec::new(), String::new(), Expect::Accepted);
-                case = Some(Case { name, place, env, maps, code, expect });
+                case = Some(Case { name, place, env, maps, tails: Vec::new(), code, expect });
                 in_code = false;
             }
             ["expect", rest @ ..] => {
@@ -150,6 +153,7 @@ fn parse(file: &Path) -> Vec<Case> {
                     ["env", "fields"] => c.env = fields_env(ReturnRule::Scalar),
                     ["env", "fields", "any"] => c.env = fields_env(ReturnRule::Any),
                     ["budget", n] => c.env.insn_budget = n.parse().expect("instructions"),
+                    ["tails", rest @ ..] => c.tails.push(rest.iter().map(|w| w.to_string()).collect()),
                     ["map", rest @ ..] => c.maps.push(parse_map(rest)),
                     other => panic!("{place}: {other:?}"),
                 }
@@ -169,7 +173,12 @@ fn corpus() -> Vec<Case> {
 }
 
 fn verdict(case: &Case) -> Result<(Expect, String), String> {
-    let program = assemble(&case.code, &case.maps).map_err(|e| e.to_string())?;
+    let mut program = assemble(&case.code, &case.maps).map_err(|e| e.to_string())?;
+    for tails in &case.tails {
+        let slots: Vec<Option<&str>> =
+            tails[1..].iter().map(|t| Some(t.as_str()).filter(|t| *t != "-")).collect();
+        program = program.with_targets(&tails[0], &slots).map_err(|e| e.to_string())?;
+    }
     Ok(match Verifier::new(Arc::new(case.env.clone())).verify(program) {
         Ok(v) => (Expect::Accepted, format!("{:?}", v.stats())),
         Err(r) => (Expect::Reject(r.kind().name().into(), r.pc().0), r.to_string()),

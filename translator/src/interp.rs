@@ -9,7 +9,7 @@ mod ring;
 
 use crate::isa::semantics::{alu, atomic, compare, endian, neg, operand, sign_extend};
 use crate::isa::{AtomicOp, Imm64, Insn, MapIdx, Pc, Reg, Size, Width};
-use crate::limits::{MAX_FRAMES, STACK_BYTES};
+use crate::limits::{MAX_FRAMES, MAX_TAIL_CALLS, STACK_BYTES};
 use crate::program::Program;
 use crate::verify::helpers;
 use crate::wasm::layout::{CTX_PTR, MAP_OBJECT_TAG, MAP_TAG, PRIVATE_TAG, STACK_TOP};
@@ -110,6 +110,7 @@ struct Machine {
     regs: Regs,
     pc: Pc,
     frames: Vec<Frame>,
+    tail_calls: u32,
 }
 
 /// An active function.
@@ -175,7 +176,7 @@ impl<'a> Interp<'a> {
         &mut self,
         mut hook: impl FnMut(Pc, &Regs, &Memory),
     ) -> std::result::Result<u64, Fault> {
-        let mut machine = Machine { regs: [0; Reg::COUNT], pc: Pc(0), frames: Vec::new() };
+        let mut machine = Machine { regs: [0; Reg::COUNT], pc: Pc(0), frames: Vec::new(), tail_calls: 0 };
         let end = self.program.func_at(Pc(0)).end;
         let entry =
             Frame { end, back: Pc(0), saved: Default::default(), callback: false, laps: Default::default() };
@@ -235,6 +236,7 @@ impl<'a> Interp<'a> {
                     return Ok(Flow::To(target));
                 }
             }
+            Insn::CallHelper { id: helpers::TAIL_CALL } => return self.tail_call(m),
             Insn::CallHelper { id: helpers::LOOP } => return self.lap_of_loop(m),
             Insn::CallHelper { id: helpers::FOR_EACH_MAP_ELEM } => return self.lap_of_map(m),
             Insn::CallHelper { id } => regs[0] = self.helper(id, regs)?,
@@ -261,6 +263,23 @@ impl<'a> Interp<'a> {
             AtomicOp::Add | AtomicOp::Or | AtomicOp::And | AtomicOp::Xor | AtomicOp::Xchg => {}
         }
         Ok(())
+    }
+
+    /// Goes on in the program of that slot in place of this function, if there is one and the run has tail calls left.
+    fn tail_call(&mut self, m: &mut Machine) -> Result<Flow> {
+        const ENOENT: i64 = -2;
+        let map = ((m.regs[2] >> 32) as u32).checked_sub(MAP_OBJECT_TAG).and_then(|k| u16::try_from(k).ok());
+        let map = map.ok_or(FaultKind::NotMap(m.regs[2]))?;
+        let slot = self.program.tail_targets(MapIdx(map)).get(m.regs[3] as u32 as usize);
+        let target = slot.copied().flatten().filter(|_| m.tail_calls < MAX_TAIL_CALLS);
+        let Some((target, frame)) = target.zip(m.frames.last_mut()) else {
+            m.regs[0] = ENOENT as u64;
+            return Ok(Flow::Next);
+        };
+        frame.end = self.program.func_at(target).end;
+        m.tail_calls += 1;
+        m.regs[2] = self.memory.ctx().len() as u64;
+        Ok(Flow::To(target))
     }
 
     /// Enters a function one frame further down the stack.
@@ -302,8 +321,6 @@ impl<'a> Interp<'a> {
             1 => self.memory.map_lookup(args[0], args[1]),
             2 => self.memory.map_update(args[0], args[1], args[2], args[3]),
             3 => self.memory.map_delete(args[0], args[1]),
-            // No program is in any slot.
-            helpers::TAIL_CALL => Ok(-2i64 as u64),
             helpers::SPIN_LOCK => self.memory.spin_lock(args[0], true),
             helpers::SPIN_UNLOCK => self.memory.spin_lock(args[0], false),
             130 => self.memory.ring_output(args[0], args[1], args[2], args[3]),

@@ -1,8 +1,8 @@
 //! [`Program`]: decoded and linked code. It means: every slot is decoded, relocations are done, jumps land
 //! on instruction starts inside their own function, and maps are named.
 
-use crate::error::Error;
-use crate::isa::{Insn, Pc};
+use crate::error::{At, Error, ErrorKind, Stage};
+use crate::isa::{Insn, MapIdx, Pc};
 use crate::map::MapDecl;
 
 mod link;
@@ -53,6 +53,17 @@ pub struct Program {
     pub(crate) maps: Vec<MapDecl>,
     /// (first slot, line), ordered.
     pub(crate) lines: Vec<(Pc, SourceLine)>,
+    /// What lies in the slots of program arrays.
+    pub(crate) tails: Vec<TailTargets>,
+}
+
+/// The functions in the slots of a program array, as the object initialises them. Each is an entry point of its own: a tail call
+/// ends the function that makes it and begins the target, with the context and an empty stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TailTargets {
+    pub(crate) map: MapIdx,
+    /// By slot, as many as are named.
+    pub(crate) slots: Vec<Option<Pc>>,
 }
 
 impl Program {
@@ -71,6 +82,43 @@ impl Program {
     /// Those of [`Program::from_code`], and a map index or offset out of range.
     pub fn with_maps(name: &str, code: &[u8], maps: Vec<MapDecl>) -> Result<Program, Error> {
         Program::link(LinkInput { name: name.to_owned(), code: code.to_vec(), maps, ..LinkInput::default() })
+    }
+
+    /// The same program with functions in the slots of that program array, by name; `None` for an empty slot.
+    ///
+    /// # Errors
+    /// `NotFound` for a map or function that is not there, `BadMap` for a map of another kind or too many slots.
+    pub fn with_targets(mut self, map: &str, targets: &[Option<&str>]) -> Result<Program, Error> {
+        let missing = |what: &str| {
+            let text = format!("the program has no {what}");
+            Error::new(Stage::Link, ErrorKind::NotFound, At::Map(map.to_owned()), text)
+        };
+        let index = self.maps.iter().position(|m| m.name == map).ok_or_else(|| missing("such map"))?;
+        let find = |name: &str| self.funcs.iter().find(|f| f.name == name).map(|f| f.start);
+        let slots = targets.iter().map(|t| match t {
+            Some(name) => find(name).map(Some).ok_or_else(|| missing(&format!("function {name}"))),
+            None => Ok(None),
+        });
+        let slots = slots.collect::<Result<_, _>>()?;
+        self.tails.push(TailTargets { map: MapIdx(index as u16), slots });
+        self.check_tails()?;
+        Ok(self)
+    }
+
+    /// Functions in the slots of that program array; empty if the object names none.
+    pub fn tail_targets(&self, map: MapIdx) -> &[Option<Pc>] {
+        self.tails.iter().find(|t| t.map == map).map_or(&[], |t| &t.slots)
+    }
+
+    /// Where runs may begin: the entry function, then every target of a tail call, each once.
+    pub(crate) fn roots(&self) -> Vec<Pc> {
+        let mut roots = vec![Pc(0)];
+        for pc in self.tails.iter().flat_map(|t| t.slots.iter().flatten()) {
+            if !roots.contains(pc) {
+                roots.push(*pc);
+            }
+        }
+        roots
     }
 
     /// Name of the entry function.

@@ -33,8 +33,8 @@ struct Definition {
     value_size: Option<u32>,
     max_entries: u32,
     flags: u32,
-    /// `__array(values, ...)`: an array of maps or programs.
-    values: bool,
+    /// `__array(values, ...)`: an array of maps or programs; where it begins in the definition.
+    values: Option<u32>,
     /// Of the `struct bpf_spin_lock` in the value.
     spin_lock: Option<u32>,
 }
@@ -43,6 +43,8 @@ struct Definition {
 #[derive(Clone, Debug, Default)]
 pub(super) struct MapTable {
     maps: BTreeMap<(usize, u64), Result<MapDecl, Error>>,
+    /// Where the slots of a program array begin, and where they end at the latest: bytes of the section.
+    slots: BTreeMap<(usize, u64), (u64, u64)>,
     /// Spin locks in global data, by section.
     locks: HashMap<String, Result<u32, String>>,
 }
@@ -61,7 +63,7 @@ impl MapTable {
                 symbols.entry((section, symbol.value)).or_insert(symbol);
             }
         }
-        let mut maps = BTreeMap::new();
+        let (mut maps, mut slots) = (BTreeMap::new(), BTreeMap::new());
         for (&(section, offset), symbol) in &symbols {
             let name = image.symbol_name(symbol);
             let definition = match image.sections[section].role {
@@ -71,9 +73,18 @@ impl MapTable {
                     legacy(image, section, symbol, next.map(|((_, at), _)| *at))
                 }
             };
+            if let Ok(Definition { values: Some(at), .. }) = &definition {
+                let end = if symbol.size == 0 { image.sections[section].size } else { offset + symbol.size };
+                slots.insert((section, offset), (offset + u64::from(*at), end));
+            }
             maps.insert((section, offset), definition.and_then(|d| d.check(name)));
         }
-        MapTable { maps, locks: data_locks(image, btf) }
+        MapTable { maps, slots, locks: data_locks(image, btf) }
+    }
+
+    /// The bytes of the section in which the slots of that program array lie.
+    pub(super) fn slots(&self, section: usize, offset: u64) -> Option<(u64, u64)> {
+        self.slots.get(&(section, offset)).copied()
     }
 
     /// The map of the global data section of that index.
@@ -119,7 +130,7 @@ impl Definition {
 
     fn check(mut self, name: String) -> Result<MapDecl, Error> {
         let kind = self.kind(&name)?;
-        if self.values && kind != MapKind::ProgArray {
+        if self.values.is_some() && kind != MapKind::ProgArray {
             return Err(unsupported(&name, "`__array(values, ...)` of maps".to_owned()));
         }
         match kind {
@@ -282,7 +293,7 @@ fn legacy(image: &Image, section: usize, symbol: &Symbol, next: Option<u64>) -> 
         value_size: Some(word(2)?),
         max_entries: word(3)?,
         flags: word(4)?,
-        values: false,
+        values: None,
         spin_lock: None,
     })
 }
@@ -346,7 +357,7 @@ fn attribute(name: &str, btf: &Btf<'_>, member: Member, out: &mut Definition) ->
             let lock = target.map_or(Ok(None), |t| lock::in_value(btf, t));
             out.spin_lock = lock.map_err(|why| bad(name, format!("the value {why}")))?;
         }
-        "values" => out.values = true,
+        "values" => out.values = Some(member.offset),
         // Where the kernel would keep it does not concern us: a map lives as long as the host says.
         "pinning" | "numa_node" | "map_extra" => {}
         _ => return Err(bad(name, format!("unknown map attribute {what:?}"))),

@@ -1,15 +1,15 @@
 //! [`link`]: one entry point with all that it reaches, as relocated code. Functions are laid out in the order
 //! in which they are first met, so that a function's place is known as soon as something refers to it.
 
-use super::error_at;
 use super::funcs::{FuncId, Function};
 use super::image::{Image, Place, Reloc, Role, Symbol};
 use super::object::{Object, ProgramSpec};
+use super::{error_at, u32_at};
 use crate::error::{At, Error, ErrorKind, Stage};
-use crate::isa::Pc;
+use crate::isa::{MapIdx, Pc};
 use crate::limits::{MAX_LINE_BYTES, MAX_MAPS, MAX_PROGRAM_SLOTS};
 use crate::map::MapDecl;
-use crate::program::{Func, LinkInput, Program, SourceLine};
+use crate::program::{Func, LinkInput, Program, SourceLine, TailTargets};
 use std::collections::HashMap;
 
 /// Relocation of a 64-bit immediate load.
@@ -38,6 +38,7 @@ pub(super) fn link(object: &Object, spec: &ProgramSpec) -> Result<Program, Error
         map_ids: HashMap::new(),
         lines: Vec::new(),
         line_budget: MAX_LINE_BYTES,
+        tails: Vec::new(),
     };
     linker.place(spec.function)?;
     let mut next = 0;
@@ -56,6 +57,7 @@ pub(super) fn link(object: &Object, spec: &ProgramSpec) -> Result<Program, Error
         funcs: linker.funcs,
         maps: linker.maps,
         lines: linker.lines,
+        tails: linker.tails,
     })
 }
 
@@ -73,6 +75,7 @@ struct Linker<'o> {
     map_ids: HashMap<(usize, u64), u16>,
     lines: Vec<(Pc, SourceLine)>,
     line_budget: usize,
+    tails: Vec<TailTargets>,
 }
 
 /// An instruction that is being relocated.
@@ -245,7 +248,60 @@ impl<'o> Linker<'o> {
             let text = format!("{}{:+} is not the start of a map", self.name(symbol), self.imm(site.pc));
             self.error(site, ErrorKind::BadMap, text)
         })?;
-        self.add_map((section, offset), decl.clone()?)
+        let index = self.add_map((section, offset), decl.clone()?)?;
+        if let Some(slots) = self.object.maps.slots(section, offset) {
+            self.tail_targets(index, section, slots)?;
+        }
+        Ok(index)
+    }
+
+    /// What the object puts into the slots of a program array, as libbpf reads it: a relocation per slot, of 8 bytes.
+    fn tail_targets(&mut self, map: u16, section: usize, (start, end): (u64, u64)) -> Result<(), Error> {
+        let entries = u64::from(self.maps.get(usize::from(map)).map_or(0, |m| m.max_entries));
+        let mut slots: Vec<Option<Pc>> = Vec::new();
+        for reloc in self.image().relocs(section).iter().filter(|r| (start..end).contains(&r.offset)) {
+            let bad = |text: String| {
+                let name = &self.image().sections[section].name;
+                Err(error_at(Stage::Link, ErrorKind::BadMap, name, reloc.offset, text))
+            };
+            let slot = (reloc.offset - start) / 8;
+            let symbol = &self.image().symbols[reloc.symbol];
+            let data = usize::try_from(reloc.offset).ok();
+            let addend = data.and_then(|at| u32_at(self.image().data(section), at)).unwrap_or_default();
+            let target = match symbol.place {
+                Place::Section(code) => self
+                    .object
+                    .functions
+                    .starting_at(code, symbol.value + u64::from(addend))
+                    .map(|id| (code, id)),
+                _ => None,
+            };
+            let Some((code, id)) = target.filter(|_| slot < entries) else {
+                return bad(format!("slot {slot} of a program array: {} is no function", self.name(symbol)));
+            };
+            let hook = |section: &str| section.split('/').next().unwrap_or_default().to_owned();
+            let (of, ours) = (&self.image().sections[code].name, self.hook());
+            if hook(of) != ours {
+                return bad(format!(
+                    "{} is for hook {}, this program for {ours}",
+                    self.name(symbol),
+                    hook(of)
+                ));
+            }
+            let pc = self.place(id)?;
+            let slot = slot as usize;
+            slots.resize(slots.len().max(slot + 1), None);
+            slots[slot] = Some(pc);
+        }
+        self.tails.push(TailTargets { map: MapIdx(map), slots });
+        Ok(())
+    }
+
+    /// The hook that the entry's section names, without what follows a slash.
+    fn hook(&self) -> String {
+        let entry = self.order.first().map(|id| self.object.functions.get(*id).section);
+        let section = entry.map_or("", |s| self.image().sections[s].name.as_str());
+        section.split('/').next().unwrap_or_default().to_owned()
     }
 
     fn global(&mut self, section: usize, read_only: bool) -> Result<u16, Error> {

@@ -1,6 +1,6 @@
 //! [`Program::link`]: from relocated code to a [`Program`], with every jump, call and map reference checked.
 
-use super::{Func, Program, SourceLine};
+use super::{Func, Program, SourceLine, TailTargets};
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::isa::decode::{Slot, decode};
 use crate::isa::{Imm64, Insn, MapIdx, Pc};
@@ -28,12 +28,14 @@ pub(crate) struct LinkInput {
     pub(crate) maps: Vec<MapDecl>,
     /// (first slot, line) in any order.
     pub(crate) lines: Vec<(Pc, SourceLine)>,
+    /// Functions in the slots of program arrays.
+    pub(crate) tails: Vec<TailTargets>,
 }
 
 impl Program {
     /// Decodes and checks. Whether execution can run past a function's end is the verifier's to say.
     pub(crate) fn link(input: LinkInput) -> Result<Program, Error> {
-        let LinkInput { name, section, code, funcs, maps, mut lines } = input;
+        let LinkInput { name, section, code, funcs, maps, mut lines, tails } = input;
         if maps.len() > MAX_MAPS {
             let message = format!("program uses {} maps, the limit is {MAX_MAPS}", maps.len());
             return Err(Error::new(Stage::Link, ErrorKind::TooLarge, At::File, message));
@@ -41,12 +43,29 @@ impl Program {
         let slots = slots(&name, &code)?;
         let funcs = known_funcs(&name, funcs, slots.len())?;
         lines.sort_by_key(|(pc, _)| *pc);
-        let mut program = Program { name, section, insns: Vec::new(), funcs, maps, lines };
+        let mut program = Program { name, section, insns: Vec::new(), funcs, maps, lines, tails };
         program.decode_all(&slots)?;
         program.split_at_call_targets()?;
         program.check_targets()?;
         program.check_maps()?;
+        program.check_tails()?;
         Ok(program)
+    }
+
+    /// Slots of program arrays hold functions.
+    pub(crate) fn check_tails(&self) -> Result<(), Error> {
+        for tails in &self.tails {
+            let fits =
+                |m: &MapDecl| m.kind == MapKind::ProgArray && tails.slots.len() <= m.max_entries as usize;
+            let starts = |pc: &Pc| self.funcs.binary_search_by_key(pc, |f| f.start).is_ok();
+            let map = self.maps.get(usize::from(tails.map.0));
+            if !map.is_some_and(fits) || !tails.slots.iter().flatten().all(starts) {
+                let name = map.map_or(String::new(), |m| m.name.clone());
+                let text = "functions for slots that a program array of this size does not have";
+                return Err(Error::new(Stage::Link, ErrorKind::BadMap, At::Map(name), text));
+            }
+        }
+        Ok(())
     }
 
     fn error(&self, stage: Stage, kind: ErrorKind, pc: Pc, message: String) -> Error {

@@ -27,7 +27,7 @@ impl Work {
         Work { insns: self.insns.max(b.insns), fuel: self.fuel.max(b.fuel) }
     }
 
-    fn times(self, n: u64) -> Work {
+    pub(super) fn times(self, n: u64) -> Work {
         Work { insns: self.insns.saturating_mul(n), fuel: self.fuel.saturating_mul(n) }
     }
 }
@@ -84,8 +84,13 @@ pub(super) struct Bound {
     pub(super) busiest: Option<(Pc, u64)>,
 }
 
-/// The bound for a run from the first state; `None` unless the ranks are 1, 2, .. in some order.
-pub(super) fn longest(nodes: &[Node], segments: &[Segment], laps: &[Option<Progress>]) -> Option<Bound> {
+/// The bound for a run from any of the first `roots` states; `None` unless the ranks are 1, 2, .. in some order.
+pub(super) fn longest(
+    nodes: &[Node],
+    segments: &[Segment],
+    laps: &[Option<Progress>],
+    roots: usize,
+) -> Option<Bound> {
     let mut busiest: Option<(u64, Pc, u64)> = None;
     let by_rank = order(nodes)?;
     let mut g = Graph { nodes, by_rank, costs: vec![Cost::default(); nodes.len()] };
@@ -107,7 +112,7 @@ pub(super) fn longest(nodes: &[Node], segments: &[Segment], laps: &[Option<Progr
         }
         g.costs[id].take(all_laps, &all);
     }
-    let work = g.costs.first()?.end.unwrap_or_default();
+    let work = g.costs.get(..roots)?.iter().filter_map(|c| c.end).reduce(Work::max).unwrap_or_default();
     Some(Bound { work, busiest: busiest.map(|(_, pc, room)| (pc, room)) })
 }
 

@@ -11,7 +11,7 @@ use super::rejection::RejectKind as K;
 use super::state::State;
 use super::transfer::{Flow, Outcome};
 use super::value::{Home, Ptr, Value};
-use crate::isa::{Pc, Reg};
+use crate::isa::{MapIdx, Pc, Reg};
 use crate::limits::MAX_FRAMES;
 
 /// The largest error number (Linux `MAX_ERRNO`).
@@ -39,7 +39,7 @@ impl Machine<'_> {
         match id {
             helpers::SPIN_LOCK => state.set_lock(args.lock),
             helpers::SPIN_UNLOCK => state.set_lock(None),
-            helpers::TAIL_CALL => return self.tail_call(state, next),
+            helpers::TAIL_CALL => return self.tail_call(state, args.fact.map, next),
             _ if calls_back(id) => return self.call_back(state, (pc, next), sig, &args),
             _ => {}
         }
@@ -82,8 +82,15 @@ impl Machine<'_> {
     }
 
     /// A tail call finds no program and goes on, or the function ends with what the program returns, which may be anything:
-    /// the program itself ends if this is its entry function, whose result the target was verified to give.
-    fn tail_call(&self, state: &mut State, next: Pc) -> Duty<Flow> {
+    /// the program itself ends if this is its entry function, whose result the target is verified to give. Targets that the
+    /// object names are verified as programs of their own, from the entry state; the runtime has no stack for them below that of
+    /// callers.
+    fn tail_call(&self, state: &mut State, map: Option<MapIdx>, next: Pc) -> Duty<Flow> {
+        let named = map.is_some_and(|m| self.program.tail_targets(m).iter().any(Option::is_some));
+        if named && state.depth() > 1 {
+            let why = "a tail call to a program of the object is offered in entry functions alone";
+            return refuse(K::Unsupported, why);
+        }
         if !state.refs().is_empty() {
             let why =
                 "tail_call while a ring-buffer record is held: the program that follows cannot give it back";

@@ -18,6 +18,7 @@ use super::ghost::Progress;
 use super::state::State;
 use super::transfer::{Flow, Outcome};
 use crate::isa::Pc;
+use crate::limits::MAX_TAIL_CALLS;
 
 /// What the walk establishes.
 pub(crate) struct Proof {
@@ -55,16 +56,20 @@ pub(crate) fn check(m: &Machine<'_>, cert: &Certificate, seen: impl FnMut(Pc, &S
     let (proof, laps) = (Proof { facts, ctx_reads, bound }, vec![None; cert.nodes.len()]);
     let nodes = &cert.nodes;
     let mut c = Checker { m, nodes, proof, laps, segments: Vec::new(), steps: 0, limit: cert.visited, seen };
-    let entry = State::entry(m.env);
-    match cert.nodes.first() {
-        Some(root) if root.pc == Pc(0) && entry.is_subset(&root.state) => {}
-        _ => return gap(Pc(0), "the first kept state does not include the entry state"),
+    let roots = m.program.roots();
+    for (i, pc) in roots.iter().enumerate() {
+        match cert.nodes.get(i) {
+            Some(root) if root.pc == *pc && State::entry(m.env, *pc).is_subset(&root.state) => {}
+            _ => return gap(*pc, "the first kept state does not include the entry state"),
+        }
     }
     for (id, node) in (0..).zip(&cert.nodes) {
         c.walk(id, node)?;
     }
-    c.proof.bound = match super::bound::longest(&cert.nodes, &c.segments, &c.laps) {
-        Some(bound) => bound,
+    c.proof.bound = match super::bound::longest(&cert.nodes, &c.segments, &c.laps, roots.len()) {
+        Some(bound) if m.program.tails.is_empty() => bound,
+        // A run is the entry function, or a target, and then at most so many more.
+        Some(bound) => Bound { work: bound.work.times(u64::from(MAX_TAIL_CALLS) + 1), ..bound },
         None => return gap(Pc(0), "two kept states have the same rank"),
     };
     Ok(c.proof)

@@ -63,7 +63,11 @@ impl Machine<'_> {
     pub(crate) fn check_depth(&self) -> Result<(), (Pc, Box<Refusal>)> {
         let edges: Vec<Vec<Edge>> = self.program.funcs().iter().map(|f| self.edges(f)).collect();
         // By function: the most bytes that lie below its frame on a chain of so many calls, and the last of them.
-        let mut level: BTreeMap<usize, (u32, Pc)> = BTreeMap::from([(0, (0, Pc(0)))]);
+        let funcs = self.program.funcs();
+        let index = |pc: &Pc| funcs.binary_search_by_key(pc, |f| f.start).ok();
+        let roots: Vec<Pc> = self.program.roots();
+        let mut level: BTreeMap<usize, (u32, Pc)> =
+            roots.iter().filter_map(|pc| Some((index(pc)?, (0, *pc)))).collect();
         for frames in 1..=MAX_FRAMES {
             let mut next: BTreeMap<usize, (u32, Pc)> = BTreeMap::new();
             for (&i, &(below, at)) in &level {

@@ -205,10 +205,15 @@ pub(crate) fn explore_watched<'a>(
     let (nodes, sites, work) = (Vec::new(), HashMap::new(), Vec::new());
     let tries = Tries::default();
     let mut e = Explorer { m, nodes, sites, work, visited: 0, ranks: 0, tries, watch };
-    let mut state = State::entry(m.env);
-    state.clean(Pc(0), &m.live.at(Pc(0)));
-    let root = e.keep(Pc(0), &state, state.fingerprint(), None);
-    e.work.push(Item { state, pc: Pc(0), node: root, since: 0, kept_here: true, trail: Trail::START });
+    let mut roots = Vec::new();
+    for pc in m.program.roots() {
+        let mut state = State::entry(m.env, pc);
+        state.clean(pc, &m.live.at(pc));
+        let node = e.keep(pc, &state, state.fingerprint(), None);
+        roots.push(Item { state, pc, node, since: 0, kept_here: true, trail: Trail::START });
+    }
+    // The entry function first.
+    e.work.extend(roots.into_iter().rev());
     loop {
         while let Some(item) = e.work.pop() {
             if let Err((pc, r)) = e.follow(item)

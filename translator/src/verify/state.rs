@@ -113,14 +113,14 @@ impl Frame {
 }
 
 impl State {
-    /// On entry: r1 points to the context; r2 holds the size of a plain buffer.
-    pub(crate) fn entry(env: &Env) -> State {
+    /// On entry of that function: r1 points to the context; r2 holds the size of a plain buffer.
+    pub(crate) fn entry(env: &Env, func: Pc) -> State {
         let mut regs = [Value::Uninit; REGS];
         regs[1] = Value::pointer(Home::Ctx, 0);
         if let CtxLayout::Buffer { size } = env.ctx {
             regs[2] = Value::constant(size.into());
         }
-        let frame = Frame::new(Pc(0), Pc(0), false, regs);
+        let frame = Frame::new(Pc(0), func, false, regs);
         let (frames, ghosts, refs) = (vec![Rc::new(frame)], Vec::new(), Vec::new());
         State { frames, ghosts, next_id: 1, refs, lock: None }
     }

@@ -4,7 +4,7 @@
 use crate::isa::{Endian, Imm64, Insn, Pc};
 use crate::limits::STACK_BYTES;
 use crate::program::Program;
-use crate::verify::helpers::{LOOP, calls_back};
+use crate::verify::helpers::{LOOP, TAIL_CALL, calls_back};
 
 /// What a Wasm `call` counts as, in fuel: about what it costs beside an addition.
 pub const CALL_COST: u64 = 16;
@@ -44,6 +44,7 @@ fn of(program: &Program, insn: &Insn) -> u64 {
         Insn::Exit => 2,
         Insn::CallLocal { .. } => 10 + CALL_COST + ENTRY,
         Insn::CallHelper { id } if calls_back(*id) => lap(program, *id),
+        Insn::CallHelper { id: TAIL_CALL } => tail_call(program),
         Insn::CallHelper { .. } | Insn::CallReg { .. } => 12 + ACCESS + CALL_COST + copied_words(program),
     }
 }
@@ -59,6 +60,12 @@ fn lap(program: &Program, id: u32) -> u64 {
         _ => CALL_COST + u64::from(places.unwrap_or(0)).div_ceil(PLACES_PER_FUEL) + 1,
     };
     LAP + 4 * choices as u64 + CALL_COST + ENTRY + walk
+}
+
+/// A comparison for each slot and map, the call, the return from it, and the trampoline before the entry function.
+fn tail_call(program: &Program) -> u64 {
+    let slots = program.tails.iter().map(|t| 6 * t.slots.len() as u64 + 10).sum::<u64>();
+    slots + 24 + 2 * (CALL_COST + ENTRY)
 }
 
 /// Words that a helper may charge for: it copies a key and a value, or bytes of a stack.

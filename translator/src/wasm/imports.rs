@@ -25,6 +25,8 @@ pub(super) struct Input<'a> {
     pub(super) helpers: &'a [HelperSig],
     /// Bytes of the context, if each access is to be held against its region at run time.
     pub(super) check_regions: Option<u32>,
+    /// r2 that targets of tail calls get.
+    pub(super) ctx_size: u32,
 }
 
 impl Input<'_> {

@@ -271,10 +271,7 @@ impl<'a> Lower<'a> {
             return;
         }
         if id == TAIL_CALL {
-            // Every slot is empty (-ENOENT).
-            self.ops().i64_const(-2);
-            self.set(Reg::R0);
-            return;
+            return self.tail_call(pc);
         }
         self.call_import(id);
         self.set(Reg::R0);

@@ -14,6 +14,7 @@ mod lower;
 mod memory;
 mod module;
 mod regions;
+mod tail;
 
 pub use module::{SourceAt, Translator, UnverifiedModule, WasmModule, translate_unverified};
 

@@ -7,6 +7,7 @@ use super::layout::{
     WALK_MODULE,
 };
 use super::lower::{CALL_PARAMS, Lower, pointer};
+use super::tail::COUNT_GLOBAL;
 use crate::cfg::Cfg;
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::isa::{Insn, Pc};
@@ -17,8 +18,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use wasm_encoder::{
-    CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection, ImportSection,
-    IndirectNameMap, MemorySection, MemoryType, Module, NameMap, NameSection, TypeSection, ValType,
+    CodeSection, ConstExpr, EntityType, ExportKind, ExportSection, Function, FunctionSection, GlobalSection,
+    GlobalType, ImportSection, IndirectNameMap, MemorySection, MemoryType, Module, NameMap, NameSection,
+    TypeSection, ValType,
 };
 
 /// Most bytes of a function's body that Wasm engines accept (wasmparser's `MAX_WASM_FUNCTION_SIZE`).
@@ -53,7 +55,13 @@ impl Translator {
         let program = verified.program();
         let env = verified.env();
         let check_regions = self.check_regions.then(|| env.ctx.size());
-        let input = Input { program, facts: Some(verified.facts()), helpers: &env.helpers, check_regions };
+        let input = Input {
+            program,
+            facts: Some(verified.facts()),
+            helpers: &env.helpers,
+            check_regions,
+            ctx_size: ctx_size(env),
+        };
         let output = Output::new(&input)?;
         Ok(WasmModule {
             output,
@@ -160,8 +168,16 @@ impl UnverifiedModule {
 /// # Errors
 /// As [`Translator::translate`], and `NotFound` for a helper that is not on offer.
 pub fn translate_unverified(program: &Program, helpers: &[HelperSig]) -> Result<UnverifiedModule, Error> {
-    let output = Output::new(&Input { program, facts: None, helpers, check_regions: None })?;
+    let output = Output::new(&Input { program, facts: None, helpers, check_regions: None, ctx_size: 0 })?;
     Ok(UnverifiedModule { output })
+}
+
+/// r2 of an entry function.
+fn ctx_size(env: &Env) -> u32 {
+    match env.ctx {
+        CtxLayout::Buffer { size } => size,
+        CtxLayout::Fields { .. } => 0,
+    }
 }
 
 /// Where a piece of Wasm came from.
@@ -248,9 +264,15 @@ fn bodies(input: &Input<'_>, imports: &Imports) -> Result<Vec<Body>, Error> {
     Ok(bodies)
 }
 
-/// Does a call lead to the entry function? That is recursion, so only in an unverified program.
+/// Does a call lead to the entry function, or a tail call anywhere? The first is recursion, so only in an unverified
+/// program.
 fn entry_called(program: &Program) -> bool {
-    program.iter().any(|(_, insn)| matches!(insn, Insn::CallLocal { target: Pc(0) }))
+    has_tails(program) || program.iter().any(|(_, insn)| matches!(insn, Insn::CallLocal { target: Pc(0) }))
+}
+
+/// Has the program targets of tail calls, and so a global that counts them?
+fn has_tails(program: &Program) -> bool {
+    !program.tails.is_empty()
 }
 
 impl Body {
@@ -271,6 +293,9 @@ impl Body {
     fn trampoline(input: &Input<'_>, imports: &Imports) -> Body {
         let mut lower = Lower::new(input, imports, true);
         let index = imports.func(0);
+        if has_tails(input.program) {
+            lower.ops().i32_const(0).global_set(COUNT_GLOBAL);
+        }
         lower.ops().local_get(0).local_get(1).i64_const(0).i64_const(0).i64_const(0);
         lower.ops().i64_const(pointer(PRIVATE_TAG, STACK_TOP)).call(index).end();
         Body::new("entry".into(), 2, lower)
@@ -300,9 +325,12 @@ fn assemble(input: &Input<'_>, imports: &Imports, bodies: &[Body]) -> (Vec<u8>, 
         .section(&types)
         .section(&import_section(imports, type_of))
         .section(&functions)
-        .section(&private_memory())
-        .section(&exports(imports, bodies))
-        .section(&code);
+        .section(&private_memory());
+    if has_tails(input.program) {
+        let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
+        module.section(GlobalSection::new().global(ty, &ConstExpr::i32_const(0)));
+    }
+    module.section(&exports(imports, bodies)).section(&code);
     let base = module.len() - code.byte_len();
     let mut pcs = Vec::new();
     for (body, start) in bodies.iter().zip(starts) {

@@ -152,7 +152,8 @@ fn wrong_facts_cannot_widen_the_sandbox() {
     for _ in 0..3000 {
         let facts: Vec<Option<Fact>> = (0..program.len()).map(|_| random_fact(&mut seed)).collect();
         let check_regions = (seed & 1 == 0).then_some(64);
-        let input = Input { program: &program, facts: Some(&facts), helpers: &helpers, check_regions };
+        let input =
+            Input { program: &program, facts: Some(&facts), helpers: &helpers, check_regions, ctx_size: 0 };
         let bytes = module::output_bytes(&input).expect("translates");
         validate(&bytes);
     }

@@ -27,7 +27,7 @@ struct Judge<'a> {
 pub(super) fn witness(m: &Machine<'_>, cert: &Certificate, r: &mut Random) -> Option<String> {
     let root = cert.nodes.first()?;
     let mut j = Judge { m, nodes: &cert.nodes, r, laps: HashMap::new(), steps: 4 * cert.visited + 1000 };
-    if root.pc != Pc(0) || j.outside(&State::entry(m.env), &root.state) {
+    if root.pc != Pc(0) || j.outside(&State::entry(m.env, Pc(0)), &root.state) {
         return Some("the entry state".into());
     }
     for (id, node) in (0..).zip(&cert.nodes) {
