@@ -7,10 +7,17 @@
   (import "helper" "5" (func $bpf_ktime_get_ns (;3;) (type 1)))
   (import "helper" "7" (func $bpf_get_prandom_u32 (;4;) (type 1)))
   (import "helper" "8" (func $bpf_get_smp_processor_id (;5;) (type 1)))
+  (import "helper" "93" (func $bpf_spin_lock (;6;) (type 1)))
+  (import "helper" "94" (func $bpf_spin_unlock (;7;) (type 1)))
+  (import "helper" "130" (func $bpf_ringbuf_output (;8;) (type 1)))
+  (import "helper" "131" (func $bpf_ringbuf_reserve (;9;) (type 1)))
+  (import "helper" "132" (func $bpf_ringbuf_submit (;10;) (type 1)))
+  (import "helper" "133" (func $bpf_ringbuf_discard (;11;) (type 1)))
+  (import "helper" "134" (func $bpf_ringbuf_query (;12;) (type 1)))
   (memory $private (;0;) 1 1)
   (export "memory" (memory $private))
   (export "entry" (func $main))
-  (func $main (;6;) (type 0) (param $r1 i64) (param $r2 i64) (result i64)
+  (func $main (;13;) (type 0) (param $r1 i64) (param $r2 i64) (result i64)
     (local $r3 i64) (local $r4 i64) (local $r5 i64) (local $r0 i64)
     i64.const 5
     local.set $r2
@@ -90,6 +97,97 @@
         local.get $r4
         local.get $r5
         call $bpf_get_smp_processor_id
+        local.set $r0
+        br 1 (;@1;)
+      end
+      local.get $r2
+      i64.const 93
+      i64.eq
+      if ;; label = @2
+        local.get $r1
+        local.get $r2
+        local.get $r3
+        local.get $r4
+        local.get $r5
+        call $bpf_spin_lock
+        local.set $r0
+        br 1 (;@1;)
+      end
+      local.get $r2
+      i64.const 94
+      i64.eq
+      if ;; label = @2
+        local.get $r1
+        local.get $r2
+        local.get $r3
+        local.get $r4
+        local.get $r5
+        call $bpf_spin_unlock
+        local.set $r0
+        br 1 (;@1;)
+      end
+      local.get $r2
+      i64.const 130
+      i64.eq
+      if ;; label = @2
+        local.get $r1
+        local.get $r2
+        local.get $r3
+        local.get $r4
+        local.get $r5
+        call $bpf_ringbuf_output
+        local.set $r0
+        br 1 (;@1;)
+      end
+      local.get $r2
+      i64.const 131
+      i64.eq
+      if ;; label = @2
+        local.get $r1
+        local.get $r2
+        local.get $r3
+        local.get $r4
+        local.get $r5
+        call $bpf_ringbuf_reserve
+        local.set $r0
+        br 1 (;@1;)
+      end
+      local.get $r2
+      i64.const 132
+      i64.eq
+      if ;; label = @2
+        local.get $r1
+        local.get $r2
+        local.get $r3
+        local.get $r4
+        local.get $r5
+        call $bpf_ringbuf_submit
+        local.set $r0
+        br 1 (;@1;)
+      end
+      local.get $r2
+      i64.const 133
+      i64.eq
+      if ;; label = @2
+        local.get $r1
+        local.get $r2
+        local.get $r3
+        local.get $r4
+        local.get $r5
+        call $bpf_ringbuf_discard
+        local.set $r0
+        br 1 (;@1;)
+      end
+      local.get $r2
+      i64.const 134
+      i64.eq
+      if ;; label = @2
+        local.get $r1
+        local.get $r2
+        local.get $r3
+        local.get $r4
+        local.get $r5
+        call $bpf_ringbuf_query
         local.set $r0
         br 1 (;@1;)
       end
