@@ -10,8 +10,8 @@
 //!    borrowing the store; hence it is never used after the store, nor while Wasm code runs (which borrows the
 //!    store mutably), except by a host function that this very code called, on the same thread.
 //! 2. **The memory of a map** is shared by all communicators, each with a store of its own and perhaps a thread of its
-//!    own. Wasmtime gives its bytes as `&[UnsafeCell<u8>]`. `SharedBytes` touches them by relaxed 64-bit atomics
-//!    alone, one width for all host accesses, so an aligned word is never torn and no access is a data race in
+//!    own. Wasmtime gives its bytes as `&[UnsafeCell<u8>]`. `SharedBytes` touches them by 64-bit atomics
+//!    alone (relaxed but for spin locks), one width for all host accesses, so an aligned word is never torn and no access is a data race in
 //!    Rust's sense. The other party is machine code made from Wasm, whose plain loads and stores are
 //!    defined to be non-tearing relaxed accesses by the Wasm threads proposal.
 //! 3. **The signal stack.** Wasmtime gives each thread that runs Wasm a 256 KiB alternate signal stack, if the thread

@@ -55,14 +55,14 @@ impl Lower<'_> {
     fn targets(&self, pc: Pc) -> Vec<usize> {
         let program = self.input.program;
         let index = |start: Pc| program.funcs().binary_search_by_key(&start, |f| f.start).ok();
+        // The entry function has another type, and is no callback.
         if let Some(one) = self.input.fact(pc).call.and_then(|c| c.callback) {
-            return index(one).into_iter().collect();
+            return index(one).into_iter().filter(|i| *i != 0).collect();
         }
         let taken = program.iter().filter_map(|(_, insn)| match insn {
             Insn::LoadImm64 { imm: Imm64::Func(start), .. } => index(*start),
             _ => None,
         });
-        // The entry function has another type, and is no callback.
         let mut all: Vec<usize> = taken.filter(|i| *i != 0).collect();
         all.sort_unstable();
         all.dedup();

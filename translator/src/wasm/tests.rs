@@ -139,21 +139,26 @@ fn every_access_may_go_to_every_map() {
 /// names no memory but the program's own, and every address in it is checked by the engine.
 #[test]
 fn wrong_facts_cannot_widen_the_sandbox() {
-    let maps =
-        [map("a", MapKind::Array, 8, 4), map("h", MapKind::Hash, 24, 100), map("g", MapKind::Global, 8, 1)];
+    let maps = [
+        map("a", MapKind::Array, 8, 4),
+        map("h", MapKind::Hash, 24, 100),
+        map("g", MapKind::Global, 8, 1),
+        map("p", MapKind::ProgArray, 4, 4),
+    ];
     let text = "fn main:\nr6 = map[a] ll\n*(u32 *)(r10 - 4) = 3\nr1 = map[a] ll\nr2 = r10\nr2 += -4\ncall 1\n\
                 if r0 == 0 goto out\nr1 = *(u64 *)(r0 + 8)\n*(u16 *)(r0 - 32768) = r1\n\
                 lock *(u32 *)(r0 + 32767) += r1\nback:\nr3 = atomic_fetch_add((u64 *)(r10 - 16), r3)\n\
-                if w3 < 9 goto back\ncall 2\ncall fn f\nout:\nr0 = *(s8 *)(r0 + 0)\nexit\n\
+                if w3 < 9 goto back\ncall 2\ncall fn f\n\
+                r2 = fn f ll\ncall loop\nr2 = fn main ll\ncall for_each_map_elem\nr2 = map[p] ll\ncall tail_call\nout:\nr0 = *(s8 *)(r0 + 0)\nexit\n\
                 fn f:\n*(u8 *)(r10 - 1) = 1\nif r1 & r2 goto +1\nr0 = *(u32 *)(r10 - 512)\nexit";
-    let program = assemble(text, &maps).expect("assembles");
+    let plain = assemble(text, &maps).expect("assembles");
+    let tails = plain.clone().with_targets("p", &[Some("f"), None, Some("main")]).expect("are there");
     let helpers = Env::base_helpers();
     let mut seed = 0xFAC7;
-    for _ in 0..3000 {
+    for program in [plain, tails].iter().cycle().take(3000) {
         let facts: Vec<Option<Fact>> = (0..program.len()).map(|_| random_fact(&mut seed)).collect();
         let check_regions = (seed & 1 == 0).then_some(64);
-        let input =
-            Input { program: &program, facts: Some(&facts), helpers: &helpers, check_regions, ctx_size: 0 };
+        let input = Input { program, facts: Some(&facts), helpers: &helpers, check_regions, ctx_size: 0 };
         let bytes = module::output_bytes(&input).expect("translates");
         validate(&bytes);
     }
@@ -207,6 +212,7 @@ fn random_fact(seed: &mut u64) -> Option<Fact> {
     };
     let (place, key, value) = (access(), access(), access());
     let map = Some(MapIdx(below(5) as u16)).filter(|_| below(4) > 0);
-    let call = Some(CallFact { map, key, value, callback: None });
+    let callback = Some(Pc(below(60) as u32)).filter(|_| below(3) > 0);
+    let call = Some(CallFact { map, key, value, callback });
     Some(Fact { access: place, call, ways: Ways { taken: below(4) > 0, fallthrough: below(4) > 0 } })
 }
