@@ -75,6 +75,22 @@ fn expected() -> BTreeMap<String, Expected> {
     table.iter().map(|(name, value)| (name.clone(), entry(value))).collect()
 }
 
+/// A reload verifies every policy of a set; this build is slower than a release.
+#[test]
+fn each_shipped_policy_is_verified_in_two_milliseconds() {
+    for (name, _) in SHIPPED {
+        let time = || {
+            let start = std::time::Instant::now();
+            verify(&object(name), None).expect("accepted");
+            start.elapsed()
+        };
+        // Read from disk, parsed, linked and verified; the quickest of many is what it takes.
+        let quickest = (0..25).map(|_| time()).min().unwrap();
+        println!("{name}: {quickest:?}");
+        assert!(quickest.as_micros() < 2000, "{name}: {quickest:?}");
+    }
+}
+
 #[test]
 fn refused_policies_fail_for_the_stated_reason() {
     let (dir, expected) = (objects().join("reject"), expected());
