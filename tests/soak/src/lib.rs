@@ -12,6 +12,7 @@ pub mod kernel;
 pub mod mutate;
 pub mod oracle;
 pub mod random;
+pub mod samples;
 
 pub use code::Code;
 pub use generate::{Shape, generate, maps};
