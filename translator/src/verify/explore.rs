@@ -16,6 +16,7 @@ use super::explain::Refusal;
 use super::ghost::{Counter, Progress};
 use super::helpers::calls_back;
 use super::rejection::{RejectKind, Rejection};
+use super::sketch::Sketch;
 use super::speculate::Tries;
 use super::state::State;
 use super::trail::{Trail, Watch};
@@ -149,6 +150,7 @@ pub(super) struct Item {
 /// A finished kept state to compare with.
 struct Candidate {
     node: u32,
+    sketch: Sketch,
     hits: u32,
     misses: u32,
 }
@@ -339,9 +341,11 @@ impl Explorer<'_> {
     /// A finished kept state that includes this one, the newest first.
     fn covered(&mut self, at: &Item) -> Option<u32> {
         let site = self.sites.get_mut(&at.pc)?;
+        let (sketch, known) = (Sketch::of(&at.state), Sketch::known(&at.state));
         let mut found = None;
         for c in site.finished.iter_mut().rev() {
-            if at.state.is_subset(&self.nodes[c.node as usize].state) {
+            if sketch.may_lie_in(&c.sketch, &known) && at.state.is_subset(&self.nodes[c.node as usize].state)
+            {
                 c.hits += 1;
                 found = Some(c.node);
                 break;
@@ -376,10 +380,10 @@ impl Explorer<'_> {
             self.ranks += 1;
             n.rank = self.ranks;
             at = n.parent;
-            let pc = n.pc;
+            let (pc, sketch) = (n.pc, Sketch::of(&n.state));
             let site = self.sites.entry(pc).or_default();
             site.open.retain(|n| *n != id);
-            site.finished.push(Candidate { node: id, hits: 0, misses: 0 });
+            site.finished.push(Candidate { node: id, sketch, hits: 0, misses: 0 });
         }
     }
 

@@ -66,12 +66,13 @@ mod join;
 mod live;
 mod log;
 mod mem;
-#[cfg(all(test, feature = "asm"))]
+#[cfg(all(test, feature = "asm", feature = "interp"))]
 mod mutation;
 mod notation;
 #[cfg(feature = "interp")]
 mod oracle;
 pub(crate) mod rejection;
+mod sketch;
 mod speculate;
 mod stack;
 mod state;

@@ -42,7 +42,6 @@ impl ByteSet {
     }
 
     /// Ascending.
-    #[cfg(feature = "interp")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(w, bits)| {
             let later = |b: &u64| Some(b & (b - 1)).filter(|b| *b != 0);
