@@ -52,6 +52,7 @@ soak:
 	$(CARGO) build --release --locked -p ringfence-soak
 	target/release/ringfence-soak $(or $(SOAK_PROGRAMS),10000000) $(or $(SOAK_SEED),1)
 	RINGFENCE_DOMAIN_STEP=$(or $(SOAK_STEP),1) $(CARGO) test --release --locked -p ringfence-translator --lib --features asm,interp domain::
+	RINGFENCE_MUTANTS=1 $(CARGO) test --release --locked -p ringfence-translator --lib --features asm,interp mutation:: -- --nocapture
 
 install: build
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/ringfence/policies

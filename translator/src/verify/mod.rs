@@ -13,6 +13,7 @@
 //! | `depth` | the stack of a chain of calls |
 //! | `live` | what may be forgotten, so that paths meet again |
 //! | `explore`, `check` | the search, and the independent proof |
+//! | `sketch` | states at a glance, for speed |
 //! | `explain` | refusals in words |
 //! | `trail`, `why/` | the way to a refusal, found by a second search, and what to change |
 //! | `notation` | states as the kernel's log writes them |
