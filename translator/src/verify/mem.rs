@@ -326,10 +326,10 @@ impl Machine<'_> {
                 format!("{text}: {what} needs an offset that is a multiple of 8"),
             );
         }
-        let outlives = (f + 1..=state.current()).any(|g| State::points_into(v, g));
-        if outlives {
-            let why =
-                format!("{text}: {reg} points into this call's stack, which its caller's stack outlives");
+        // A pointer into this call's stack would dangle there. One into an older frame would not, but the kernel makes no
+        // difference ("cannot spill pointers to stack into stack frame of the caller"), and nothing honest needs it.
+        if f != state.current() && matches!(v, Value::Ptr(Ptr { home: Home::Stack(_), .. })) {
+            let why = format!("{text}: {reg} points into a stack, and may not be kept in a caller's stack");
             return refuse_reg(K::PointerLeak, reg, why);
         }
         Ok(())
