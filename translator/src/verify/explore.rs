@@ -32,8 +32,12 @@ const DENSE_TOTAL: usize = 100_000;
 /// After that: instructions between two kept states of a path, so that a budget of a million bounds memory at about
 /// 160 MB.
 const SPARSE_DISTANCE: u32 = 16;
+/// Kept states of one fingerprint that a new one is compared with, the newest first.
+const MAX_TWINS: usize = 64;
 /// Kept states that a new one is compared with before those without hits are dropped.
 const MAX_MISSES: u32 = 48;
+/// Unfinished kept states of other calls that are skipped to find one of the same.
+const MAX_OTHER_CALLS: usize = 64;
 /// Visits of a head on one path that make it the loop to blame when the budget is used up.
 const MANY_VISITS: u32 = 64;
 
@@ -52,6 +56,8 @@ pub(crate) struct Node {
     pub(crate) arrivals: Vec<Arrival>,
     /// Of an invariant: what moves on each lap, and the loop.
     pub(crate) invariant: Option<Invariant>,
+    /// Unfinished kept states of the same place and calls on the path to this one.
+    laps: u32,
     parent: Option<u32>,
     open: u32,
     fingerprint: u64,
@@ -335,7 +341,7 @@ impl Explorer<'_> {
     /// A kept state that equals this one.
     fn twin(&self, at: &Item, fingerprint: u64) -> Option<u32> {
         let same = self.sites.get(&at.pc)?.twins.get(&fingerprint)?;
-        same.iter().copied().find(|&n| self.nodes[n as usize].state == at.state)
+        same.iter().rev().take(MAX_TWINS).copied().find(|&n| self.nodes[n as usize].state == at.state)
     }
 
     /// A finished kept state that includes this one, the newest first.
@@ -359,13 +365,31 @@ impl Explorer<'_> {
     /// Keeps a state; the path to it is now the new node's.
     pub(super) fn keep(&mut self, pc: Pc, state: &State, fingerprint: u64, parent: Option<u32>) -> u32 {
         let id = self.nodes.len() as u32;
+        let laps = self.laps(pc, state);
         let site = self.sites.entry(pc).or_default();
         site.kept += 1;
         site.twins.entry(fingerprint).or_default().push(id);
         site.open.push(id);
         let (state, arrivals) = (state.clone(), Vec::new());
-        self.nodes.push(Node { pc, state, rank: 0, arrivals, invariant: None, parent, open: 1, fingerprint });
+        self.nodes.push(Node {
+            pc,
+            state,
+            rank: 0,
+            arrivals,
+            invariant: None,
+            laps,
+            parent,
+            open: 1,
+            fingerprint,
+        });
         id
+    }
+
+    /// How often the path at hand has been kept at this place in these calls.
+    pub(super) fn laps(&self, pc: Pc, state: &State) -> u32 {
+        let Some(site) = self.sites.get(&pc) else { return 0 };
+        let nodes = site.open.iter().rev().take(MAX_OTHER_CALLS).map(|n| &self.nodes[*n as usize]);
+        nodes.into_iter().find(|n| n.state.same_calls(state)).map_or(0, |n| n.laps + 1)
     }
 
     /// A path from `node` has ended; with its last path the node is finished, and ends its parent's path in turn.

@@ -91,8 +91,7 @@ impl Explorer<'_> {
         {
             return None;
         }
-        let laps = site.open.iter().filter(|n| self.nodes[**n as usize].state.same_calls(&at.state)).count();
-        if laps < enough || self.tries.wasted > self.m.env.insn_budget {
+        if (self.laps(at.pc, &at.state) as usize) < enough || self.tries.wasted > self.m.env.insn_budget {
             return None;
         }
         let (guess, cost) = widen::invariant(self.m, &at.state, region);

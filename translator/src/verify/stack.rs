@@ -140,6 +140,11 @@ impl StackMem {
         StackMem { init, zero: zero.meet(&init), local: local.meet(&init), spills: Vec::new() }
     }
 
+    /// The sets of bytes, word by word.
+    pub(crate) fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        self.init.0.iter().chain(&self.zero.0).chain(&self.local.0).copied()
+    }
+
     pub(crate) fn initialised(&self) -> &ByteSet {
         &self.init
     }

@@ -494,16 +494,16 @@ impl State {
     /// Equal states have equal fingerprints; others seldom do.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut h = 0u64;
-        self.each_value(|v| {
-            let x = match v {
-                Value::Uninit => 1,
-                Value::Num(n) => n.s.fingerprint().wrapping_add(u64::from(n.id) ^ n.delta as u64),
-                Value::Ptr(p) => p.off.fingerprint().wrapping_add(u64::from(p.id) + 2),
-                Value::MapObject(m) => 3 + u64::from(m.0),
-                Value::Func(pc) => 5 + u64::from(pc.0),
-            };
-            h = (h.rotate_left(5) ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        });
+        let mut mix = |x: u64| h = (h.rotate_left(5) ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for frame in &self.frames {
+            frame.regs.iter().for_each(|v| mix(v.fingerprint()));
+            // Loops that clear or fill a buffer differ in these alone.
+            frame.stack.words().filter(|w| *w != 0).for_each(&mut mix);
+            for s in frame.stack.spills() {
+                mix(s.value.fingerprint() ^ u64::from(s.start()) << 8 ^ u64::from(s.size()));
+            }
+        }
+        self.ghosts.iter().for_each(|g| mix(Value::Num(g.num).fingerprint() ^ u64::from(g.of)));
         h
     }
 

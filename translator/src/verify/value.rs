@@ -86,6 +86,22 @@ impl Value {
         matches!(self, Value::Num(n) if n.s.as_const() == Some(0))
     }
 
+    /// Equal values have equal fingerprints.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        match self {
+            Value::Uninit => 1,
+            Value::Num(n) => {
+                let link = u64::from(n.id) ^ n.delta as u64 ^ u64::from(n.half) << 40;
+                n.s.fingerprint().wrapping_add(link) ^ (n.label as u64) << 50
+            }
+            Value::Ptr(p) => {
+                p.off.fingerprint().wrapping_add(u64::from(p.id) + 2) ^ u64::from(p.nullable) << 60
+            }
+            Value::MapObject(m) => 3 + u64::from(m.0),
+            Value::Func(pc) => 5 + u64::from(pc.0),
+        }
+    }
+
     pub(crate) fn is_pointer(&self) -> bool {
         matches!(self, Value::Ptr(_) | Value::MapObject(_) | Value::Func(_))
     }

@@ -531,7 +531,10 @@ impl Scalar {
     /// Equal elements have equal fingerprints.
     pub(crate) fn fingerprint(self) -> u64 {
         let f = self.full;
-        let parts = [self.bits.value, self.bits.mask, f.umin, f.umax, f.smin as u64, f.smax as u64];
+        let h = self.half;
+        let half = (h.umin ^ (h.smin as u64).rotate_left(17), h.umax ^ (h.smax as u64).rotate_left(17));
+        let parts =
+            [self.bits.value, self.bits.mask, f.umin, f.umax, f.smin as u64, f.smax as u64, half.0, half.1];
         parts.iter().fold(0, |h, x| (h ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23))
     }
 
