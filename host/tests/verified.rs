@@ -28,17 +28,7 @@ fn registry() -> MapRegistry {
 
 fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32) -> MapDecl {
     let name = name.into();
-    MapDecl {
-        name,
-        kind,
-        key_size,
-        value_size,
-        max_entries: 16,
-        flags: 0,
-        read_only: false,
-        init: Vec::new(),
-        spin_lock: None,
-    }
+    MapDecl { name, kind, key_size, value_size, max_entries: 16, ..MapDecl::default() }
 }
 
 struct Call {

@@ -59,17 +59,7 @@ pub fn maps() -> Vec<MapDecl> {
     let map = |name: &str, kind, key_size, value_size, max_entries| {
         let init = if kind == MapKind::Global { vec![0x5a; value_size as usize] } else { Vec::new() };
         let name = name.to_owned();
-        MapDecl {
-            name,
-            kind,
-            key_size,
-            value_size,
-            max_entries,
-            flags: 0,
-            read_only: false,
-            init,
-            spin_lock: None,
-        }
+        MapDecl { name, kind, key_size, value_size, max_entries, init, ..MapDecl::default() }
     };
     vec![
         map("even", MapKind::Array, 4, 16, 5),

@@ -42,8 +42,7 @@ fn decl(name: &str, kind: MapKind, sizes: [u32; 3], flags: u32) -> MapDecl {
         max_entries,
         flags,
         read_only,
-        init: vec![],
-        spin_lock: None,
+        ..MapDecl::default()
     }
 }
 

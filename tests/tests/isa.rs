@@ -65,10 +65,7 @@ fn maps() -> Vec<MapDecl> {
         key_size: 4,
         value_size: 8,
         max_entries: 4,
-        flags: 0,
-        read_only: false,
-        init: Vec::new(),
-        spin_lock: None,
+        ..MapDecl::default()
     }]
 }
 

@@ -73,17 +73,7 @@ fn map(name: &str, kind: &str, sizes: [&str; 3]) -> MapDecl {
         other => panic!("no kind {other}"),
     };
     let init = if kind == MapKind::Global { vec![0; value_size as usize] } else { Vec::new() };
-    MapDecl {
-        name: name.into(),
-        kind,
-        key_size,
-        value_size,
-        max_entries,
-        flags: 0,
-        read_only: false,
-        init,
-        spin_lock: None,
-    }
+    MapDecl { name: name.into(), kind, key_size, value_size, max_entries, init, ..MapDecl::default() }
 }
 
 /// The Wasm of a program that the verifier accepts over a buffer.

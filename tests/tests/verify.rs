@@ -19,6 +19,7 @@
 //! Accepted cases are also run, each step held against what was proved; the refused ones of `cve.case` are run too, to
 //! show that the danger is real.
 
+use ringfence_soak::{Random, oracle::random_context};
 use ringfence_translator::interp::{Interp, Memory};
 use ringfence_translator::isa::Pc;
 use ringfence_translator::isa::asm::assemble;
@@ -68,21 +69,12 @@ fn fields_env(ret: ReturnRule) -> Env {
     Env { hook: "fields", ctx: CtxLayout::Fields { size: 64, fields }, ret, ..Env::generic(0) }
 }
 
-const KINDS: [MapKind; 8] = [
-    MapKind::Hash,
-    MapKind::Array,
-    MapKind::LruHash,
-    MapKind::PercpuArray,
-    MapKind::PercpuHash,
-    MapKind::RingBuf,
-    MapKind::ProgArray,
-    MapKind::Global,
-];
-
 fn parse_map(words: &[&str]) -> MapDecl {
     let number = |i: usize| words[i].parse::<u32>().unwrap_or_else(|_| panic!("map {words:?}"));
-    let kind =
-        KINDS.into_iter().find(|k| k.name() == words[1]).unwrap_or_else(|| panic!("map kind {}", words[1]));
+    let kind = MapKind::ALL
+        .into_iter()
+        .find(|k| k.name() == words[1])
+        .unwrap_or_else(|| panic!("map kind {}", words[1]));
     let (key_size, value_size, max_entries) = (number(2), number(3), number(4));
     let hex = words.iter().position(|w| *w == "=").map_or(String::new(), |i| words[i + 1..].concat());
     let mut init: Vec<u8> =
@@ -98,10 +90,10 @@ fn parse_map(words: &[&str]) -> MapDecl {
         key_size,
         value_size,
         max_entries,
-        flags: 0,
         read_only,
         init,
         spin_lock,
+        ..MapDecl::default()
     }
 }
 
@@ -227,29 +219,6 @@ fn the_corpus_holds_every_kind_and_a_twin_for_each_refusal() {
     assert!(cases.len() >= 90, "{}", cases.len());
 }
 
-/// Numbers near the borders where verifiers have failed, from a seed (splitmix64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn edge(&mut self) -> u64 {
-        const BORDERS: [u64; 8] = [0, 64, 1 << 8, 1 << 16, 1 << 31, 1 << 32, 1 << 63, 5 << 32];
-        let border = BORDERS[(self.next() % 8) as usize];
-        match self.next() % 4 {
-            0 => border.wrapping_add(self.next() % 5).wrapping_sub(2),
-            1 => self.next() % 130,
-            2 => self.next() >> (self.next() % 64),
-            _ => self.next(),
-        }
-    }
-}
-
 /// Runs a program on a context and maps made of `seed`, for at most `steps`; `hook` may refuse a step.
 fn run(
     program: &Program,
@@ -257,11 +226,9 @@ fn run(
     (seed, steps): (u64, u64),
     mut hook: impl FnMut(Pc, &[u64; 11], &Memory) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut numbers = Numbers(seed);
-    let words = (0..env.ctx.size().div_ceil(8)).flat_map(|_| numbers.edge().to_le_bytes());
-    let mut ctx: Vec<u8> = words.collect();
-    ctx.truncate(env.ctx.size() as usize);
-    let mut helper = Numbers(numbers.next());
+    let mut numbers = Random::new(seed);
+    let ctx = random_context(env.ctx.size(), &mut numbers);
+    let mut helper = Random::new(numbers.bits());
     let mut interp = Interp::new(program, ctx).budget(steps).helpers(move |id, args, _| {
         let any = helper.edge();
         Some(match id {
@@ -273,7 +240,7 @@ fn run(
         })
     });
     for map in interp.memory_mut().maps_mut().iter_mut().filter(|m| m.decl().kind != MapKind::Global) {
-        let value = vec![numbers.next() as u8; map.decl().value_size as usize];
+        let value = vec![numbers.bits() as u8; map.decl().value_size as usize];
         let _ = map.update(&vec![0; map.decl().key_size as usize], &value, 0);
     }
     let mut wrong = None;

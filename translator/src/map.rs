@@ -23,6 +23,26 @@ pub enum MapKind {
 }
 
 impl MapKind {
+    /// All kinds.
+    pub const ALL: [MapKind; 8] = {
+        use MapKind::*;
+        [Hash, Array, LruHash, PercpuArray, PercpuHash, RingBuf, ProgArray, Global]
+    };
+
+    /// The kind with that number in `enum bpf_map_type` (include/uapi/linux/bpf.h); `None` if it is not offered.
+    pub const fn from_bpf_type(number: u32) -> Option<MapKind> {
+        Some(match number {
+            1 => MapKind::Hash,
+            2 => MapKind::Array,
+            3 => MapKind::ProgArray,
+            5 => MapKind::PercpuHash,
+            6 => MapKind::PercpuArray,
+            9 => MapKind::LruHash,
+            27 => MapKind::RingBuf,
+            _ => return None,
+        })
+    }
+
     /// The name, as in messages.
     pub const fn name(self) -> &'static str {
         match self {

@@ -35,17 +35,7 @@ fn instance(hook: Hook, text: &str) -> Instance {
 }
 
 fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32) -> MapDecl {
-    MapDecl {
-        name: name.into(),
-        kind,
-        key_size,
-        value_size,
-        max_entries: 4,
-        flags: 0,
-        read_only: false,
-        init: Vec::new(),
-        spin_lock: None,
-    }
+    MapDecl { name: name.into(), kind, key_size, value_size, max_entries: 4, ..MapDecl::default() }
 }
 
 const COMM: CommInfo = CommInfo {

@@ -4,17 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 fn decl(name: &str, kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> MapDecl {
-    MapDecl {
-        name: name.into(),
-        kind,
-        key_size,
-        value_size,
-        max_entries,
-        flags: 0,
-        read_only: false,
-        init: Vec::new(),
-        spin_lock: None,
-    }
+    MapDecl { name: name.into(), kind, key_size, value_size, max_entries, ..MapDecl::default() }
 }
 
 fn map(kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> Map {

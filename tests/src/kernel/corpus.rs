@@ -218,16 +218,7 @@ fn map(index: u64, v: &Value) -> Result<MapDecl, u64> {
     const RDONLY_PROG: u64 = 1 << 7;
     const WRONLY_PROG: u64 = 1 << 8;
     let n = |key: &str| v[key].as_u64().unwrap_or_default();
-    let kind = match n("type") {
-        1 => MapKind::Hash,
-        2 => MapKind::Array,
-        3 => MapKind::ProgArray,
-        5 => MapKind::PercpuHash,
-        6 => MapKind::PercpuArray,
-        9 => MapKind::LruHash,
-        27 => MapKind::RingBuf,
-        other => return Err(other),
-    };
+    let kind = u32::try_from(n("type")).ok().and_then(MapKind::from_bpf_type).ok_or(n("type"))?;
     // Types of values, as test_verifier.c numbers them: 3 is an int and a lock, others are timers and kernel pointers.
     let spin_lock = match n("value_type") {
         0 => None,
@@ -243,9 +234,8 @@ fn map(index: u64, v: &Value) -> Result<MapDecl, u64> {
         key_size: n("key") as u32,
         value_size: n("value") as u32,
         max_entries: n("entries") as u32,
-        flags: 0,
         read_only: n("flags") & RDONLY_PROG != 0,
-        init: Vec::new(),
         spin_lock,
+        ..MapDecl::default()
     })
 }

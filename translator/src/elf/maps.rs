@@ -116,16 +116,8 @@ fn data_locks(image: &Image, btf: Option<&Btf<'_>>) -> HashMap<String, Result<u3
 
 impl Definition {
     fn kind(&self, name: &str) -> Result<MapKind, Error> {
-        Ok(match self.kind {
-            1 => MapKind::Hash,
-            2 => MapKind::Array,
-            3 => MapKind::ProgArray,
-            5 => MapKind::PercpuHash,
-            6 => MapKind::PercpuArray,
-            9 => MapKind::LruHash,
-            27 => MapKind::RingBuf,
-            other => return Err(unsupported(name, format!("map type {}", type_name(other)))),
-        })
+        MapKind::from_bpf_type(self.kind)
+            .ok_or_else(|| unsupported(name, format!("map type {}", type_name(self.kind))))
     }
 
     fn check(mut self, name: String) -> Result<MapDecl, Error> {

@@ -5,18 +5,8 @@ use crate::isa::asm::assemble;
 use crate::map::{MapDecl, MapKind};
 
 fn map(name: &str, kind: MapKind) -> MapDecl {
-    let (key_size, value_size, max_entries, flags) = (4, 12, 2, 0);
-    MapDecl {
-        name: name.to_owned(),
-        kind,
-        key_size,
-        value_size,
-        max_entries,
-        flags,
-        read_only: false,
-        init: vec![],
-        spin_lock: None,
-    }
+    let (key_size, value_size, max_entries) = (4, 12, 2);
+    MapDecl { name: name.to_owned(), kind, key_size, value_size, max_entries, ..MapDecl::default() }
 }
 
 fn maps() -> Vec<MapDecl> {

@@ -151,7 +151,7 @@ impl<S: FnMut(Pc, &State)> Checker<'_, S> {
     fn moves(&mut self, to: u32, pc: Pc, state: &State, n: &Node) -> Result<(), Gap> {
         let moved = n.invariant.and_then(|inv| state.progress(to, inv.counter));
         let laps = &mut self.laps[to as usize];
-        let all = moved.and_then(|p| laps.map_or(Some(p), |q| q.with(p)));
+        let all = moved.and_then(|p| p.after(*laps));
         if all.is_none() {
             return gap(pc, "the kept state does not bring the path nearer to its end");
         }

@@ -60,7 +60,7 @@ pub(crate) struct Node {
     laps: u32,
     parent: Option<u32>,
     open: u32,
-    fingerprint: u64,
+    pub(super) fingerprint: u64,
 }
 
 /// A loop's invariant is a kept state to which laps come back.
@@ -238,12 +238,6 @@ pub(crate) fn explore_watched<'a>(
 }
 
 pub(super) type Refused = (Pc, Box<Refusal>);
-
-impl Node {
-    pub(super) fn fingerprint(&self) -> u64 {
-        self.fingerprint
-    }
-}
 
 impl Item {
     /// The same path again, from before it came to its place.

@@ -88,6 +88,11 @@ impl Progress {
         (self.up == b.up && holds.contains(&true)).then_some(both)
     }
 
+    /// What holds of all laps, if `before` holds of those before this one.
+    pub(crate) fn after(self, before: Option<Progress>) -> Option<Progress> {
+        before.map_or(Some(self), |b| b.with(self))
+    }
+
     /// Most laps while the counter stays in `range`.
     pub(crate) fn laps(self, range: Scalar) -> u64 {
         let widths = ORDERS.iter().zip(self.holds).filter(|(_, holds)| *holds).map(|(order, _)| {

@@ -209,20 +209,25 @@ struct Sample {
     program: Program,
 }
 
-const KINDS: [MapKind; 8] = {
-    use MapKind::*;
-    [Hash, Array, LruHash, PercpuArray, PercpuHash, RingBuf, ProgArray, Global]
-};
-
 fn map_of(words: &[&str]) -> Option<MapDecl> {
-    let kind = KINDS.into_iter().find(|k| words.get(1) == Some(&k.name()))?;
+    let kind = MapKind::ALL.into_iter().find(|k| words.get(1) == Some(&k.name()))?;
     let number = |i: usize| words.get(i)?.parse::<u32>().ok();
     let (key_size, value_size, max_entries) = (number(2)?, number(3)?, number(4)?);
     let init = if kind == MapKind::Global { vec![0; value_size as usize] } else { Vec::new() };
     let read_only = words.contains(&"ro");
     let spin_lock = words.iter().position(|w| *w == "lock").and_then(|i| number(i + 1));
     let name = words[0].to_owned();
-    Some(MapDecl { name, kind, key_size, value_size, max_entries, flags: 0, read_only, init, spin_lock })
+    Some(MapDecl {
+        name,
+        kind,
+        key_size,
+        value_size,
+        max_entries,
+        read_only,
+        init,
+        spin_lock,
+        ..MapDecl::default()
+    })
 }
 
 /// One case, if it is of the plain kind: the generic environment, maps that we know, accepted.

@@ -45,8 +45,7 @@ impl Explorer<'_> {
     pub(super) fn retreat(&mut self) -> bool {
         let Some(t) = self.tries.running.pop() else { return false };
         for n in self.nodes.drain(t.nodes as usize..) {
-            let fingerprint = n.fingerprint();
-            self.sites.entry(n.pc).or_default().forget(t.nodes, fingerprint);
+            self.sites.entry(n.pc).or_default().forget(t.nodes, n.fingerprint);
         }
         self.nodes[t.item.node as usize].arrivals.pop();
         self.sites.entry(t.item.pc).or_default().failures += 1;
@@ -72,7 +71,7 @@ impl Explorer<'_> {
         let node = &self.nodes[id as usize];
         let Some(inv) = node.invariant.filter(|_| node.rank == 0) else { return Ok(false) };
         let moved = at.state.progress(id, inv.counter);
-        let all = moved.and_then(|p| inv.progress.map_or(Some(p), |q| q.with(p)));
+        let all = moved.and_then(|p| p.after(inv.progress));
         if all.is_none() || !at.state.is_subset(&node.state) {
             let why = "a guessed invariant does not hold";
             return Err((at.pc, Refusal::new(RejectKind::Internal, None, why)));
@@ -106,7 +105,7 @@ impl Explorer<'_> {
     }
 
     fn begin(&mut self, at: &Item, region: (Pc, Pc), guess: widen::Guess) -> Option<(u32, State)> {
-        let counter = guess.counter?;
+        let counter = guess.counter;
         let id = self.nodes.len() as u32;
         let mut state = guess.state.clone();
         if !state.haunt(id, counter, region) {

@@ -27,8 +27,7 @@ pub(crate) const MAX_STEPS: u64 = 50_000;
 /// A loop that has an invariant: where, and what shows that it ends.
 pub(crate) struct Guess {
     pub(crate) state: State,
-    /// `None` if no lap comes back.
-    pub(crate) counter: Option<Counter>,
+    pub(crate) counter: Counter,
 }
 
 /// Places with a ghost each, and its name.
@@ -111,8 +110,7 @@ impl Prober<'_> {
                 if !start.is_subset(&s) {
                     return None;
                 }
-                let counter =
-                    if arrivals.is_empty() { None } else { Some(measure(&s, &counters, &arrivals)?) };
+                let counter = measure(&s, &counters, &arrivals)?;
                 return Some(Guess { state: s, counter });
             }
             s = grown;
@@ -240,7 +238,7 @@ fn counters_of(s: &State) -> Vec<Counter> {
     regs.chain(slots).filter(varies).take(MAX_COUNTERS).collect()
 }
 
-/// The counter that moves the same way on every lap, and has the least room to do so in `s`.
+/// The counter that moves the same way on every lap, and has the least room to do so in `s`; `None` if no lap comes back.
 fn measure(s: &State, counters: &[(u32, Counter)], arrivals: &[State]) -> Option<Counter> {
     let laps = |(name, at): &(u32, Counter)| {
         let mut laps = arrivals.iter().map(|a| a.progress(*name, *at));

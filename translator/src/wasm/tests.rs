@@ -10,17 +10,7 @@ use wasmparser::{Validator, WasmFeatures};
 
 fn map(name: &str, kind: MapKind, value_size: u32, max_entries: u32) -> MapDecl {
     let init = if kind == MapKind::Global { vec![0; value_size as usize] } else { Vec::new() };
-    MapDecl {
-        name: name.into(),
-        kind,
-        key_size: 4,
-        value_size,
-        max_entries,
-        flags: 0,
-        read_only: false,
-        init,
-        spin_lock: None,
-    }
+    MapDecl { name: name.into(), kind, key_size: 4, value_size, max_entries, init, ..MapDecl::default() }
 }
 
 fn raw(text: &str, maps: &[MapDecl]) -> UnverifiedModule {

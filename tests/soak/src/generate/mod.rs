@@ -83,10 +83,9 @@ pub fn maps() -> Vec<MapDecl> {
         key_size: 4,
         value_size,
         max_entries,
-        flags: 0,
         read_only,
         init,
-        spin_lock: None,
+        ..MapDecl::default()
     };
     vec![
         map("hash", MapKind::Hash, 24, 8, false, vec![]),

@@ -7,18 +7,8 @@ use crate::map::MapKind;
 use proptest::prelude::*;
 
 fn map(name: &str, kind: MapKind) -> MapDecl {
-    let (key_size, value_size, max_entries, flags) = (4, 64, 4, 0);
-    MapDecl {
-        name: name.to_owned(),
-        kind,
-        key_size,
-        value_size,
-        max_entries,
-        flags,
-        read_only: false,
-        init: vec![],
-        spin_lock: None,
-    }
+    let (key_size, value_size, max_entries) = (4, 64, 4);
+    MapDecl { name: name.to_owned(), kind, key_size, value_size, max_entries, ..MapDecl::default() }
 }
 
 fn maps() -> Vec<MapDecl> {
