@@ -61,12 +61,19 @@ struct bpf_spin_lock {
 /* "No choice" in decision_algo and decision_proto; "not available" in cost_ns. */
 #define RF_UNSET 0xffffffffu
 
-/* Collectives (func). */
+/* Collectives (func). A tuner is asked for the first five only. */
 #define RF_FUNC_BROADCAST 0
 #define RF_FUNC_REDUCE 1
 #define RF_FUNC_ALL_GATHER 2
 #define RF_FUNC_REDUCE_SCATTER 3
 #define RF_FUNC_ALL_REDUCE 4
+#define RF_FUNC_SEND_RECV 5
+#define RF_FUNC_SEND 6
+#define RF_FUNC_RECV 7
+#define RF_FUNC_ALL_TO_ALL 8
+#define RF_FUNC_SCATTER 9
+#define RF_FUNC_GATHER 10
+#define RF_FUNC_ALL_GATHER_V 11
 
 /* Algorithms (decision_algo, rows of cost_ns). */
 #define RF_ALGO_TREE 0
@@ -156,6 +163,155 @@ static __always_inline int rf_available(const struct CollContext *ctx, __u32 alg
 {
 	return (ctx->available >> ((algo * RF_PROTO_COUNT + proto) & 31)) & 1;
 }
+
+/* ---- the contexts of the other hooks; guest-sdk/src/abi.rs says more of each field ---- */
+
+/* `tuner/chunk`: the chunk size of a collective (NCCL 2.30 and later). */
+struct ChunkContext {
+	const volatile __u64 comm_id;
+	const volatile __u64 n_bytes;
+	/* What NCCL's own rules came to, which is the most that is passed on. */
+	const volatile __u64 nccl_chunk_size;
+	/* The decision, in bytes. */
+	volatile __u64 chunk_size;
+	const volatile __u32 grain;
+	const volatile __u32 func;
+	const volatile __u32 algo;
+	const volatile __u32 proto;
+	const volatile __u32 channels;
+	const volatile __u32 n_ranks;
+	const volatile __u32 n_nodes;
+	__u32 _pad; /* not accessible */
+};
+
+/* `tuner/init`: the constants of NCCL's cost model, in ns and MB/s (NCCL 2.28.3 and later). */
+struct TunerInitContext {
+	const volatile __u64 comm_id;
+	const volatile __u32 n_ranks;
+	const volatile __u32 n_nodes;
+	const volatile __u32 n_nvl_domains;
+	const volatile __u32 min_ranks_per_nvl_domain;
+	const volatile __u32 max_ranks_per_nvl_domain;
+	__u32 _pad; /* not accessible */
+	/* algo * RF_PROTO_COUNT + proto */
+	volatile __u32 base_latency_ns[21];
+	/* (hw * RF_ALGO_COUNT + algo) * RF_PROTO_COUNT + proto; hw: 0 NVLink, 1 PCI, 2 network */
+	volatile __u32 hw_latency_ns[63];
+	/* cc * 3 + scale; cc: 0 Volta, 1 Ampere, 2 Hopper, 3 Blackwell; scale: 1, 2, 4 or more nodes */
+	volatile __u32 ll_max_bw[12];
+	volatile __u32 ring_ll128_max_bw[12];
+	volatile __u32 tree_ll128_max_bw[12];
+	volatile __u32 tree_max_bw[12];
+	volatile __u32 nvls_tree_max_bw[12];
+};
+
+/* Where duration_ns comes from (timing). */
+#define RF_TIMING_GPU 0
+#define RF_TIMING_KERNEL_HOST 1
+#define RF_TIMING_ENQUEUE 2
+/* Flags of a finished collective. */
+#define RF_PROFILER_INCOMPLETE 1
+
+/* `profiler`: a finished collective, send or receive. */
+struct ProfilerContext {
+	const volatile __u64 comm_id;
+	const volatile __u64 n_bytes;
+	const volatile __u64 duration_ns;
+	const volatile __u64 seq;
+	const volatile __u64 end_ns;
+	const volatile __u32 func;
+	const volatile __u32 algo;
+	const volatile __u32 proto;
+	const volatile __u32 channels;
+	const volatile __u32 rank;
+	const volatile __u32 n_ranks;
+	const volatile __u32 n_nodes;
+	const volatile __u32 timing;
+	const volatile __u32 datatype_bytes;
+	const volatile __u32 peer;
+	const volatile __u32 flags;
+	__u32 _pad; /* not accessible */
+	const volatile __u64 comm_name[4];
+};
+
+/* What an event tells (action). */
+#define RF_EVENT_START 0
+#define RF_EVENT_STOP 1
+#define RF_EVENT_STATE 2
+
+/* `profiler/event`: one event of NCCL's profiler interface. */
+struct ProfilerEventContext {
+	const volatile __u64 comm_id;
+	const volatile __u64 time_ns;
+	const volatile __u64 handle;
+	const volatile __u64 parent;
+	const volatile __u64 value;
+	const volatile __u64 seq;
+	const volatile __u32 action;
+	const volatile __u32 event;
+	const volatile __u32 state;
+	const volatile __u32 channel;
+	const volatile __u32 peer;
+	const volatile __u32 pid;
+	const volatile __u32 rank;
+	const volatile __u32 func;
+};
+
+/* Operations of the net hook (op). */
+#define RF_NET_INIT 0
+#define RF_NET_LISTEN 1
+#define RF_NET_CONNECT 2
+#define RF_NET_ACCEPT 3
+#define RF_NET_REG_MR 4
+#define RF_NET_DEREG_MR 5
+#define RF_NET_ISEND 6
+#define RF_NET_IRECV 7
+#define RF_NET_IFLUSH 8
+#define RF_NET_TEST_DONE 9
+#define RF_NET_CLOSE_SEND 10
+#define RF_NET_CLOSE_RECV 11
+#define RF_NET_CLOSE_LISTEN 12
+#define RF_NET_FINALIZE 13
+#define RF_NET_COUNT 14
+/* Verdicts: they count at RF_NET_CONNECT alone. */
+#define RF_NET_ALLOW 0
+#define RF_NET_DENY 1
+
+/* `net`: one call of the net plugin below. */
+struct NetContext {
+	const volatile __u64 comm_id;
+	const volatile __u64 conn;
+	const volatile __u64 size;
+	const volatile __u64 time_ns;
+	const volatile __u64 latency_ns;
+	const volatile __u32 op;
+	const volatile __u32 dev;
+	const volatile __u32 tag;
+	const volatile __u32 count;
+	const volatile __u32 in_flight;
+	const volatile __u32 result;
+	const volatile __u32 attr_op;
+	const volatile __u32 attr_algo;
+	const volatile __u32 attr_proto;
+	/* The decision. */
+	volatile __u32 verdict;
+};
+
+/* Answers of the env hook (action). */
+#define RF_ENV_PASS 0
+#define RF_ENV_ANSWER 1
+#define RF_ENV_HIDE 2
+
+/* `env`: NCCL looks up one of its settings. */
+struct EnvContext {
+	const volatile __u64 name[8];
+	const volatile __u32 name_len;
+	const volatile __u32 nccl_version;
+	/* The decision. */
+	volatile __u32 action;
+	volatile __u32 value_len;
+	volatile __u64 value[32];
+};
 
 /* ---- helpers, called by number ---- */
 

@@ -2,7 +2,11 @@
 //! compiled with the host's compiler, and its output compared, line by line, with what Rust says.
 
 use ringfence_guest::Verdict;
-use ringfence_guest::abi::{self, CollContext, algo, func, helper, map_type, proto, update};
+use ringfence_guest::abi::{
+    self, ChunkContext, CollContext, EnvContext, NetContext, ProfilerContext, ProfilerEventContext,
+    TunerInitContext, algo, env_action, event_action, func, helper, map_type, net_op, net_verdict,
+    profiler_flag, proto, timing, update,
+};
 use ringfence_guest::telemetry::{SloConfig, TELEMETRY_ENTRIES, Telemetry, TelemetryKey};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -61,6 +65,105 @@ fn layouts() -> Vec<Row> {
             _pad1,
         }
     );
+    layout!(
+        rows,
+        "ChunkContext" = ChunkContext {
+            comm_id,
+            n_bytes,
+            nccl_chunk_size,
+            chunk_size,
+            grain,
+            func,
+            algo,
+            proto,
+            channels,
+            n_ranks,
+            n_nodes,
+            _pad
+        }
+    );
+    layout!(
+        rows,
+        "TunerInitContext" = TunerInitContext {
+            comm_id,
+            n_ranks,
+            n_nodes,
+            n_nvl_domains,
+            min_ranks_per_nvl_domain,
+            max_ranks_per_nvl_domain,
+            _pad,
+            base_latency_ns,
+            hw_latency_ns,
+            ll_max_bw,
+            ring_ll128_max_bw,
+            tree_ll128_max_bw,
+            tree_max_bw,
+            nvls_tree_max_bw
+        }
+    );
+    layout!(
+        rows,
+        "ProfilerContext" = ProfilerContext {
+            comm_id,
+            n_bytes,
+            duration_ns,
+            seq,
+            end_ns,
+            func,
+            algo,
+            proto,
+            channels,
+            rank,
+            n_ranks,
+            n_nodes,
+            timing,
+            datatype_bytes,
+            peer,
+            flags,
+            _pad,
+            comm_name
+        }
+    );
+    layout!(
+        rows,
+        "ProfilerEventContext" = ProfilerEventContext {
+            comm_id,
+            time_ns,
+            handle,
+            parent,
+            value,
+            seq,
+            action,
+            event,
+            state,
+            channel,
+            peer,
+            pid,
+            rank,
+            func
+        }
+    );
+    layout!(
+        rows,
+        "NetContext" = NetContext {
+            comm_id,
+            conn,
+            size,
+            time_ns,
+            latency_ns,
+            op,
+            dev,
+            tag,
+            count,
+            in_flight,
+            result,
+            attr_op,
+            attr_algo,
+            attr_proto,
+            verdict
+        }
+    );
+    layout!(rows, "EnvContext" = EnvContext { name, name_len, nccl_version, action, value_len, value });
     layout!(rows, "rf_telemetry_key" = TelemetryKey { func, n_nodes });
     layout!(
         rows,
@@ -89,6 +192,14 @@ macro_rules! constants {
 fn constants() -> Vec<Row> {
     let mut rows = Vec::new();
     constants!(rows, "RF_FUNC_", func: BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE);
+    constants!(rows, "RF_FUNC_", func: SEND_RECV, SEND, RECV, ALL_TO_ALL, SCATTER, GATHER, ALL_GATHER_V);
+    constants!(rows, "RF_TIMING_", timing: GPU, KERNEL_HOST, ENQUEUE);
+    constants!(rows, "RF_PROFILER_", profiler_flag: INCOMPLETE);
+    constants!(rows, "RF_EVENT_", event_action: START, STOP, STATE);
+    constants!(rows, "RF_NET_", net_op: INIT, LISTEN, CONNECT, ACCEPT, REG_MR, DEREG_MR, ISEND, IRECV, IFLUSH);
+    constants!(rows, "RF_NET_", net_op: TEST_DONE, CLOSE_SEND, CLOSE_RECV, CLOSE_LISTEN, FINALIZE, COUNT);
+    constants!(rows, "RF_NET_", net_verdict: ALLOW, DENY);
+    constants!(rows, "RF_ENV_", env_action: PASS, ANSWER, HIDE);
     constants!(rows, "RF_ALGO_", algo: TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE, PAT, COUNT);
     constants!(rows, "RF_PROTO_", proto: LL, LL128, SIMPLE, COUNT);
     constants!(rows, "BPF_MAP_TYPE_", map_type: HASH, ARRAY, PROG_ARRAY, RINGBUF);
@@ -202,6 +313,12 @@ fn tables_are_complete() {
         ("proto", "RF_PROTO_"),
         ("map_type", "BPF_MAP_TYPE_"),
         ("update", "BPF_"),
+        ("timing", "RF_TIMING_"),
+        ("profiler_flag", "RF_PROFILER_"),
+        ("event_action", "RF_EVENT_"),
+        ("net_op", "RF_NET_"),
+        ("net_verdict", "RF_NET_"),
+        ("env_action", "RF_ENV_"),
     ];
     for (module, prefix) in prefixes {
         for name in names(body(module), "pub const ") {
