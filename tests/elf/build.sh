@@ -16,7 +16,7 @@ compile() { # CPU SOURCE OBJECT FLAGS...
 	echo "$object"
 }
 
-for name in maps kinds legacy data pointers calls externs core; do
+for name in maps kinds types legacy data pointers calls externs core; do
 	compile v3 "$name.bpf.c" "$name.bpf.o"
 done
 for cpu in v1 v2 v3 v4; do

@@ -2,7 +2,9 @@
 //! The objects and their sources are in `tests/elf`; `tests/elf/build.sh` rebuilds them.
 
 use ringfence_translator::isa::{Imm64, Insn, MapIdx, Pc};
-use ringfence_translator::{At, Error, ErrorKind, MapDecl, MapKind, Object, Program, Stage};
+use ringfence_translator::{
+    At, Error, ErrorKind, FieldDesc, MapDecl, MapKind, Object, Program, Stage, TypeDesc, TypeKind,
+};
 
 fn bytes(name: &str) -> Vec<u8> {
     let path = format!("{}/../tests/elf/{name}.bpf.o", env!("CARGO_MANIFEST_DIR"));
@@ -44,6 +46,12 @@ fn decl(name: &str, kind: MapKind, sizes: [u32; 3], flags: u32) -> MapDecl {
         read_only,
         ..MapDecl::default()
     }
+}
+
+/// The maps without what BTF says of their types.
+fn shapes(program: &Program) -> Vec<MapDecl> {
+    let bare = |m: &MapDecl| MapDecl { key_type: None, value_type: None, ..m.clone() };
+    program.maps().iter().map(bare).collect()
 }
 
 fn global(name: &str, read_only: bool, init: Vec<u8>) -> MapDecl {
@@ -108,10 +116,10 @@ fn btf_maps_have_the_declared_shapes_in_order_of_use() {
     let two = program(&object, "two");
     let hidden = decl("hidden", MapKind::Array, [4, 8, 1], 0);
     let by_type = decl("by_type", MapKind::Hash, [12, 40, 64], 0);
-    assert_eq!(two.maps(), [hidden, by_type]);
+    assert_eq!(shapes(&two), [hidden, by_type]);
     assert_eq!(loads(&two), [(7, map(0)), (13, map(1))]);
     let one = program(&object, "one");
-    assert_eq!(one.maps(), [decl("by_size", MapKind::Array, [4, 24, 7], 128)]);
+    assert_eq!(shapes(&one), [decl("by_size", MapKind::Array, [4, 24, 7], 128)]);
     assert!(one.maps()[0].read_only);
     assert_eq!(loads(&one), [(4, map(0))]);
 }
@@ -145,10 +153,10 @@ fn legacy_maps_of_both_sizes() {
     let object = object("legacy");
     let entry = program(&object, "entry");
     let table = decl("table", MapKind::Hash, [12, 8, 100], 128);
-    assert_eq!(entry.maps(), [table, decl("counts", MapKind::Array, [4, 16, 32], 0)]);
+    assert_eq!(shapes(&entry), [table, decl("counts", MapKind::Array, [4, 16, 32], 0)]);
     let loads: Vec<Imm64> = loads(&entry).into_iter().map(|(_, imm)| imm).collect();
     assert_eq!(loads, [map(0), map(1)]);
-    assert_eq!(program(&object, "uses_ring").maps(), [decl("ring", MapKind::RingBuf, [0, 0, 4096], 0)]);
+    assert_eq!(shapes(&program(&object, "uses_ring")), [decl("ring", MapKind::RingBuf, [0, 0, 4096], 0)]);
 }
 
 #[test]
@@ -162,7 +170,7 @@ fn maps_of_every_kind_have_their_shapes() {
         ("ring", MapKind::RingBuf, [0, 0, 8192]),
         ("jumps", MapKind::ProgArray, [4, 4, 8]),
     ] {
-        assert_eq!(program(&object, &format!("uses_{name}")).maps(), [decl(name, kind, sizes, 0)]);
+        assert_eq!(shapes(&program(&object, &format!("uses_{name}"))), [decl(name, kind, sizes, 0)]);
     }
     let error = refusal(&object, "uses_valued");
     assert_eq!((error.kind(), place(&error)), (ErrorKind::BadMap, "map valued".to_owned()));
@@ -211,7 +219,7 @@ fn global_data_becomes_maps_with_contents() {
         global(".rodata", true, 77_u32.to_le_bytes().to_vec()),
         global(".rodata.cst16", true, table),
     ];
-    assert_eq!(entry.maps(), maps);
+    assert_eq!(shapes(&entry), maps);
     let loads_of_entry = [
         (0, value(0, 8)),
         (5, value(1, 0)),
@@ -222,8 +230,65 @@ fn global_data_becomes_maps_with_contents() {
     ];
     assert_eq!(loads(&entry), loads_of_entry);
     let only_bss = program(&object, "only_bss");
-    assert_eq!(only_bss.maps(), &maps[1..2]);
+    assert_eq!(shapes(&only_bss), &maps[1..2]);
     assert_eq!(loads(&only_bss), [(0, value(0, 8))]);
+}
+
+/// A description in one line: names of types, and of fields with their offsets.
+fn show(ty: &TypeDesc) -> String {
+    let fields = |fields: &[FieldDesc]| {
+        let bits = |f: &FieldDesc| f.bits.map_or(String::new(), |b| format!("[{}+{}]", b.shift, b.width));
+        let one = |f: &FieldDesc| format!("{}@{}{}:{}", f.name, f.offset, bits(f), show(&f.ty));
+        fields.iter().map(one).collect::<Vec<_>>().join(" ")
+    };
+    let size = ty.size;
+    match &ty.kind {
+        TypeKind::Unsigned => format!("u{size}"),
+        TypeKind::Signed => format!("i{size}"),
+        TypeKind::Float => format!("f{size}"),
+        TypeKind::Bool => "bool".into(),
+        TypeKind::Char => "char".into(),
+        TypeKind::SpinLock => "lock".into(),
+        TypeKind::Bytes => format!("bytes{size}"),
+        TypeKind::Enum { signed, names } => format!("{}{signed}{names:?}", ty.name),
+        TypeKind::Array { element, len } => format!("{}x{len}", show(element)),
+        TypeKind::Struct(f) => format!("{}{{{}}}{size}", ty.name, fields(f)),
+        TypeKind::Union(f) => format!("{}({}){size}", ty.name, fields(f)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// BTF describes keys, values and global data, field by field; where it says nothing there is no description.
+#[test]
+fn types_of_keys_and_values_are_described() {
+    let entry = program(&object("types"), "entry");
+    let map = |name: &str| entry.maps().iter().find(|m| m.name == name).expect("a map").clone();
+    let value = |name: &str| show(&map(name).value_type.expect("a description"));
+    let rich = map("rich");
+    let key = rich.key_type.as_ref().expect("a description");
+    assert_eq!(show(key), "key{func@0:u4 nodes@4:u2 flags@6[0+3]:u1 mode@6[3+2]:u1 tag@7:char}8");
+    assert_eq!((key.size, rich.value_type.as_ref().map(|t| t.size)), (rich.key_size, Some(rich.value_size)));
+    assert_eq!(
+        value("rich"),
+        "value{lock@0:lock delta@4:i4 id@8:id128{lo@0:u8 hi@8:u8}16 name@24:charx16 counts@40:u4x3x2 \
+         colour@64:colourtrue[(\"RED\", 0), (\"GREEN\", 7), (\"BLUE\", -3)] seen@68:bool rest@69:u1x3 \
+         @72:(whole@0:u8 half@0:u4)8 big@80:bigfalse[(\"SMALL\", 1), (\"HUGE_ONE\", 1099511627776)] share@88:f4 \
+         wide@92[0+20]:u4 narrow@92[20+12]:u4 opaque@96:bytes8 nested@104:{inner@0:i4 beside@4:u4}8}112"
+    );
+    let found = rich.value_type.as_ref().and_then(|t| t.field("half").map(|(at, f)| (at, f.ty.size)));
+    assert_eq!(found, Some((72, 4)));
+    assert_eq!(value(".data"), ".data{counter@0:u8 level@8:i4 hidden@12:u4}16");
+    assert_eq!(value(".data.late"), ".data.late{before@0:u8 guard@8:lock}12");
+    // The lock lies where the symbol says, which BTF alone does not know.
+    assert_eq!(map(".data.late").spin_lock, Some(8));
+    assert_eq!((map("plain").key_type, map("plain").value_type), (None, None));
+    // Nine structs deep and no further.
+    let deep = value("deep");
+    assert!(
+        deep.starts_with("d10{d@0:d9{") && deep.ends_with("d@0:d2{d@0:bytes1}1}1}1}1}1}1}1}1}1"),
+        "{deep}"
+    );
+    assert!(rich.same_shape(&MapDecl { key_type: None, value_type: None, ..rich.clone() }));
 }
 
 #[test]
@@ -260,7 +325,7 @@ fn every_cpu_version_gives_the_same_maps_calls_and_lines() {
     let maps = [decl("seen", MapKind::Array, [4, 8, 4], 0), global(".rodata.cst16", true, weights)];
     for cpu in ["v1", "v2", "v3", "v4"] {
         let entry = program(&object(&format!("cpu_{cpu}")), "entry");
-        assert_eq!(entry.maps(), maps, "{cpu}");
+        assert_eq!(shapes(&entry), maps, "{cpu}");
         assert_eq!(entry.funcs().len(), 2, "{cpu}");
         let line = |wanted: fn(&Insn) -> bool| {
             let (pc, _) = entry.iter().find(|(_, insn)| wanted(insn)).expect("such an instruction");

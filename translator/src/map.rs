@@ -1,5 +1,8 @@
 //! [`MapDecl`]: the shape of a map, and [`MapLayout`], how its values lie in the map's own Wasm memory.
 
+use crate::types::TypeDesc;
+use std::sync::Arc;
+
 /// Kind of a map. Each may be declared and verified; which of them a host can run is the host's to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MapKind {
@@ -90,6 +93,10 @@ pub struct MapDecl {
     /// Byte offset of a `struct bpf_spin_lock` in the value, as BTF tells; its [`SPIN_LOCK_BYTES`] bytes belong to the
     /// helpers alone.
     pub spin_lock: Option<u32>,
+    /// What BTF says of a key, for tools that show it; `None` where it says nothing. No part of the shape.
+    pub key_type: Option<Arc<TypeDesc>>,
+    /// What BTF says of a value, or of the variables of global data.
+    pub value_type: Option<Arc<TypeDesc>>,
 }
 
 /// Size of a `struct bpf_spin_lock`.

@@ -39,8 +39,8 @@ pub(super) mod kind {
 pub(super) struct Type<'a> {
     pub(super) name: u32,
     pub(super) kind: u32,
-    /// Offsets of members hold a width too, in the upper 8 bits.
-    bitfields: bool,
+    /// Of a struct or union: offsets of members hold a width too, in the upper 8 bits. Of an enumeration: it is signed.
+    pub(super) flag: bool,
     /// Size in bytes, or the id of another type, by kind.
     pub(super) size_or_type: u32,
     /// What follows the 12 bytes that all kinds share.
@@ -54,6 +54,16 @@ pub(super) struct Member {
     pub(super) ty: u32,
     /// Bytes from the start of the struct or section.
     pub(super) offset: u32,
+}
+
+/// A member of a struct or union, to the bit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    pub(super) name: u32,
+    pub(super) ty: u32,
+    pub(super) bit_offset: u64,
+    /// Width of a bit field; 0 for other members.
+    pub(super) bits: u8,
 }
 
 /// See the module's text.
@@ -170,7 +180,7 @@ impl<'a> Type<'a> {
             }
         };
         let (tail, after) = bytes.get(12..).and_then(|b| b.split_at_checked(tail)).ok_or_else(early)?;
-        Ok((Type { name, kind, bitfields: info >> 31 != 0, size_or_type, tail }, after))
+        Ok((Type { name, kind, flag: info >> 31 != 0, size_or_type, tail }, after))
     }
 
     /// Element type and length of an array.
@@ -182,11 +192,44 @@ impl<'a> Type<'a> {
     /// Members of a struct; none for other kinds.
     pub(super) fn members(&self) -> impl ExactSizeIterator<Item = Member> + use<'a> {
         let tail = if self.kind == kind::STRUCT { self.tail } else { &[] };
-        let mask = if self.bitfields { 0xff_ffff } else { u32::MAX };
+        let mask = if self.flag { 0xff_ffff } else { u32::MAX };
         Type { tail, ..*self }.triples().map(move |[name, ty, bits]| Member {
             name,
             ty,
             offset: (bits & mask) / 8,
+        })
+    }
+
+    /// Members of a struct or union, to the bit; none for other kinds.
+    pub(super) fn fields(&self) -> impl Iterator<Item = Field> + use<'a> {
+        let tail = if matches!(self.kind, kind::STRUCT | kind::UNION) { self.tail } else { &[] };
+        let flag = self.flag;
+        Type { tail, ..*self }.triples().map(move |[name, ty, at]| {
+            let (bit_offset, bits) = if flag { (at & 0xff_ffff, (at >> 24) as u8) } else { (at, 0) };
+            Field { name, ty, bit_offset: bit_offset.into(), bits }
+        })
+    }
+
+    /// Encoding and bits of an integer.
+    pub(super) fn int(&self) -> Option<(u32, u32)> {
+        let word = u32_at(self.tail, 0).filter(|_| self.kind == kind::INT)?;
+        // An offset inside the integer is not written since bit fields have widths of their own.
+        (word >> 16 & 0xff == 0).then_some((word >> 24 & 0xf, word & 0xff))
+    }
+
+    /// Names and values of an enumeration; none for other kinds.
+    pub(super) fn enumerators(&self) -> impl ExactSizeIterator<Item = (u32, i64)> + use<'a> {
+        let (kind, flag) = (self.kind, self.flag);
+        let step = if kind == kind::ENUM64 { 12 } else { 8 };
+        let tail = if matches!(kind, kind::ENUM | kind::ENUM64) { self.tail } else { &[] };
+        tail.chunks_exact(step).map(move |record| {
+            let word = |i: usize| u32_at(record, i * 4).unwrap_or_default();
+            let value = match kind {
+                kind::ENUM64 => (u64::from(word(2)) << 32 | u64::from(word(1))) as i64,
+                _ if flag => i64::from(word(1) as i32),
+                _ => i64::from(word(1)),
+            };
+            (word(0), value)
         })
     }
 

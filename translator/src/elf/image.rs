@@ -42,7 +42,7 @@ pub(super) struct Section {
 }
 
 /// Where a symbol points.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     /// Into the section of that index.
     Section(usize),

@@ -1,7 +1,7 @@
 //! [`in_value`]: where the `struct bpf_spin_lock` of a map's value lies, as BTF tells. The kernel looks as we do: through
 //! structs and arrays, not unions; one lock at most, aligned to its size (`btf_find_field`, kernel/bpf/btf.c).
 
-use super::btf::{Btf, Type, kind};
+use super::btf::{Btf, Member, Type, kind};
 use crate::map::SPIN_LOCK_BYTES;
 
 const NAME: &str = "bpf_spin_lock";
@@ -26,10 +26,10 @@ pub(super) fn in_value(btf: &Btf<'_>, ty: u32) -> Result<Option<u32>, String> {
     Ok(search.found)
 }
 
-/// The same for a section of global data.
-pub(super) fn in_section(btf: &Btf<'_>, name: &str) -> Result<Option<u32>, String> {
+/// The same for the variables of a section of global data.
+pub(super) fn in_section(btf: &Btf<'_>, vars: &[Member]) -> Result<Option<u32>, String> {
     let mut search = Search { btf, visits: 0, found: None };
-    for var in btf.section_vars(name) {
+    for var in vars {
         search.look(var.ty, var.offset, 1, 0)?;
     }
     Ok(search.found)

@@ -4,11 +4,14 @@
 
 use super::btf::{Btf, Member, Type, kind};
 use super::image::{Image, Place, Role, Symbol, SymbolKind};
+use super::types::Types;
 use super::{error_at, lock, u32_at};
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::map::{MapDecl, MapKind, SPIN_LOCK_BYTES};
+use crate::types::TypeDesc;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// `map_flags`: programs may only read (`BPF_F_RDONLY_PROG`).
 const RDONLY_PROG: u32 = 1 << 7;
@@ -26,7 +29,7 @@ const MAX_MEMBERS: usize = 32;
 const MAX_WRAPPERS: usize = 8;
 
 /// Numbers as a definition gives them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Definition {
     kind: u32,
     key_size: Option<u32>,
@@ -37,6 +40,15 @@ struct Definition {
     values: Option<u32>,
     /// Of the `struct bpf_spin_lock` in the value.
     spin_lock: Option<u32>,
+    key_type: Option<Arc<TypeDesc>>,
+    value_type: Option<Arc<TypeDesc>>,
+}
+
+/// What BTF says of a section of global data.
+#[derive(Clone, Debug, Default)]
+struct DataTypes {
+    spin_lock: Option<Result<u32, String>>,
+    vars: Option<Arc<TypeDesc>>,
 }
 
 /// Maps by section and byte offset of their symbol.
@@ -45,8 +57,8 @@ pub(super) struct MapTable {
     maps: BTreeMap<(usize, u64), Result<MapDecl, Error>>,
     /// Where the slots of a program array begin, and where they end at the latest: bytes of the section.
     slots: BTreeMap<(usize, u64), (u64, u64)>,
-    /// Spin locks in global data, by section.
-    locks: HashMap<String, Result<u32, String>>,
+    /// Of global data, by section.
+    data: HashMap<usize, DataTypes>,
 }
 
 impl MapTable {
@@ -63,11 +75,12 @@ impl MapTable {
                 symbols.entry((section, symbol.value)).or_insert(symbol);
             }
         }
+        let mut described = Types::new(btf);
         let (mut maps, mut slots) = (BTreeMap::new(), BTreeMap::new());
         for (&(section, offset), symbol) in &symbols {
             let name = image.symbol_name(symbol);
             let definition = match image.sections[section].role {
-                Role::BtfMaps => from_btf(&name, btf, types.get(&name).copied()),
+                Role::BtfMaps => from_btf(&name, btf, types.get(&name).copied(), &mut described),
                 _ => {
                     let next = symbols.range((section, offset + 1)..=(section, u64::MAX)).next();
                     legacy(image, section, symbol, next.map(|((_, at), _)| *at))
@@ -79,7 +92,7 @@ impl MapTable {
             }
             maps.insert((section, offset), definition.and_then(|d| d.check(name)));
         }
-        MapTable { maps, slots, locks: data_locks(image, btf) }
+        MapTable { maps, slots, data: data_types(image, btf, &mut described) }
     }
 
     /// The bytes of the section in which the slots of that program array lie.
@@ -90,9 +103,9 @@ impl MapTable {
     /// The map of the global data section of that index.
     pub(super) fn global(&self, image: &Image, index: usize, read_only: bool) -> Result<MapDecl, Error> {
         let decl = global(image, index, read_only)?;
-        let spin_lock = self.locks.get(&decl.name).cloned().transpose();
-        let spin_lock = spin_lock.map_err(|why| bad(&decl.name, why))?;
-        check_lock(MapDecl { spin_lock, ..decl })
+        let DataTypes { spin_lock, vars: value_type } = self.data.get(&index).cloned().unwrap_or_default();
+        let spin_lock = spin_lock.transpose().map_err(|why| bad(&decl.name, why))?;
+        check_lock(MapDecl { spin_lock, value_type, ..decl })
     }
 
     /// The map at that byte of that section.
@@ -106,12 +119,34 @@ impl MapTable {
     }
 }
 
-/// The spin locks of all sections of global data.
-fn data_locks(image: &Image, btf: Option<&Btf<'_>>) -> HashMap<String, Result<u32, String>> {
+/// What BTF says of all sections of global data.
+fn data_types(
+    image: &Image,
+    btf: Option<&Btf<'_>>,
+    described: &mut Types<'_, '_>,
+) -> HashMap<usize, DataTypes> {
     let Some(btf) = btf else { return HashMap::new() };
-    let data = image.sections.iter().filter(|s| matches!(s.role, Role::Data { .. }));
-    let lock = |name: &String| Some((name.clone(), lock::in_section(btf, name).transpose()?));
-    data.filter_map(|s| lock(&s.name)).collect()
+    let global = |s: &&Symbol| s.global && s.kind == SymbolKind::Object;
+    let symbols: HashMap<(Place, String), u64> =
+        image.symbols.iter().filter(global).map(|s| ((s.place, image.symbol_name(s)), s.value)).collect();
+    let mut all = HashMap::new();
+    for (index, section) in image.sections.iter().enumerate() {
+        if !matches!(section.role, Role::Data { .. }) {
+            continue;
+        }
+        // Of a global variable BTF knows no offset: it is the linker's to fill in, from the symbol (libbpf does it in
+        // `btf_fixup_datasec`).
+        let fix = |m: Member| match symbols.get(&(Place::Section(index), btf.string(m.name))) {
+            Some(at) => Member { offset: u32::try_from(*at).unwrap_or(u32::MAX), ..m },
+            None => m,
+        };
+        let vars: Vec<Member> = btf.section_vars(&section.name).map(fix).collect();
+        let size = u32::try_from(section.size).unwrap_or(u32::MAX);
+        let spin_lock = lock::in_section(btf, &vars).transpose();
+        let vars = described.describe_section(&section.name, size, &vars);
+        all.insert(index, DataTypes { spin_lock, vars });
+    }
+    all
 }
 
 impl Definition {
@@ -146,6 +181,8 @@ impl Definition {
             read_only: self.flags & RDONLY_PROG != 0,
             init: Vec::new(),
             spin_lock: self.spin_lock,
+            key_type: self.key_type,
+            value_type: self.value_type,
             kind,
             name,
         };
@@ -196,8 +233,7 @@ fn global(image: &Image, index: usize, read_only: bool) -> Result<MapDecl, Error
         max_entries: 1,
         flags: if read_only { RDONLY_PROG } else { 0 },
         read_only,
-        init: Vec::new(),
-        spin_lock: None,
+        ..MapDecl::default()
     };
     let decl = check_sizes(decl)?;
     let mut init = image.data(index).to_vec();
@@ -285,12 +321,16 @@ fn legacy(image: &Image, section: usize, symbol: &Symbol, next: Option<u64>) -> 
         value_size: Some(word(2)?),
         max_entries: word(3)?,
         flags: word(4)?,
-        values: None,
-        spin_lock: None,
+        ..Definition::default()
     })
 }
 
-fn from_btf(name: &str, btf: Option<&Btf<'_>>, ty: Option<u32>) -> Result<Definition, Error> {
+fn from_btf(
+    name: &str,
+    btf: Option<&Btf<'_>>,
+    ty: Option<u32>,
+    described: &mut Types<'_, '_>,
+) -> Result<Definition, Error> {
     let missing =
         |text: &str| Err(Error::new(Stage::Btf, ErrorKind::NotFound, At::Map(name.to_owned()), text));
     let Some(btf) = btf else {
@@ -300,7 +340,7 @@ fn from_btf(name: &str, btf: Option<&Btf<'_>>, ty: Option<u32>) -> Result<Defini
     let Some(body) = unwrap(btf, ty) else { return Err(bad(name, "is not a struct of map attributes")) };
     let mut out = Definition::default();
     for member in body.members().filter(|m| !is_marker(btf, *m)) {
-        attribute(name, btf, member, &mut out)?;
+        attribute(name, btf, member, &mut out, described)?;
     }
     Ok(out)
 }
@@ -326,7 +366,13 @@ fn is_marker(btf: &Btf<'_>, member: Member) -> bool {
 }
 
 /// Reads one attribute: `__uint` is a pointer to an array of that length, `__type` a pointer to the type.
-fn attribute(name: &str, btf: &Btf<'_>, member: Member, out: &mut Definition) -> Result<(), Error> {
+fn attribute(
+    name: &str,
+    btf: &Btf<'_>,
+    member: Member,
+    out: &mut Definition,
+    described: &mut Types<'_, '_>,
+) -> Result<(), Error> {
     let what = btf.string(member.name);
     let target = btf.resolve(member.ty).filter(|t| t.kind == kind::PTR).map(|t| t.size_or_type);
     let number = || {
@@ -343,11 +389,15 @@ fn attribute(name: &str, btf: &Btf<'_>, member: Member, out: &mut Definition) ->
         "map_flags" => out.flags = number()?,
         "key_size" => set(name, &what, &mut out.key_size, number()?)?,
         "value_size" => set(name, &what, &mut out.value_size, number()?)?,
-        "key" => set(name, &what, &mut out.key_size, size()?)?,
+        "key" => {
+            set(name, &what, &mut out.key_size, size()?)?;
+            out.key_type = target.and_then(|t| described.describe(t));
+        }
         "value" => {
             set(name, &what, &mut out.value_size, size()?)?;
             let lock = target.map_or(Ok(None), |t| lock::in_value(btf, t));
             out.spin_lock = lock.map_err(|why| bad(name, format!("the value {why}")))?;
+            out.value_type = target.and_then(|t| described.describe(t));
         }
         "values" => out.values = Some(member.offset),
         // Where the kernel would keep it does not concern us: a map lives as long as the host says.

@@ -5,7 +5,7 @@
 //! - `image`: sections, symbols, relocations, copied out of the file and bounds-checked;
 //! - `funcs`: where functions start and end;
 //! - `btf`, `lines`: type information and source lines;
-//! - `maps`: map definitions and global data;
+//! - `maps`: map definitions and global data; `lock`, `types`: what BTF says of their values;
 //! - `reloc`: one entry point with all that it calls, relocated.
 //!
 //! Whatever the bytes, parsing takes time linear in the file (bar sorting), allocates no more than a small
@@ -19,6 +19,7 @@ mod lock;
 mod maps;
 mod object;
 mod reloc;
+mod types;
 
 pub use object::{Object, ProgramSpec};
 

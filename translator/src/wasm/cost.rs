@@ -212,10 +212,7 @@ mod tests {
             key_size: 4,
             value_size: 8,
             max_entries: 4,
-            flags: 0,
-            read_only: false,
-            spin_lock: None,
-            init: vec![],
+            ..MapDecl::default()
         };
         let text = "r0 = 1\nw0 = cmpxchg32_32(r1 + 8, w0, w0)\nexit";
         let of = |maps: usize| {
