@@ -26,6 +26,7 @@ pub mod policy;
 pub mod policy_set;
 pub mod raw;
 pub mod reload;
+pub mod schema;
 
 pub use config::Source;
 pub use decision::{Algo, Applied, CommInfo, CostTable, Costs, Decision, Proto, TunerInput};
@@ -39,3 +40,4 @@ pub use maps::{Map, MapRegistry, MapSet, Owner, Scope, ScopeRules};
 pub use memory::prepare_thread;
 pub use policy::{ContentHash, PolicyModule};
 pub use policy_set::{LoadError, LoadErrorKind, PolicySet};
+pub use schema::{Field, FieldRights, Schema, SchemaError};
