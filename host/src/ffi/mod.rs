@@ -1,13 +1,14 @@
 //! The border to NCCL, and the only place outside the runtime's guest memory with `unsafe`.
 //!
 //! [`types`] lays out NCCL's structures, [`tuner`] exports `ncclTunerPlugin_v2` to `_v6`, [`guard`] stops panics,
-//! `handles` turns NCCL's context pointers into checked handles, each behind a `lock`, [`logger`] calls NCCL's logger, `sys` wraps a few
-//! system calls, and [`driver`] is NCCL's side, for tools and tests.
+//! `handles` turns NCCL's context pointers into checked handles, each behind a `lock`, `library` opens other plugins, [`logger`] calls NCCL's logger,
+//! `sys` wraps a few system calls, and [`driver`] is NCCL's side, for tools and tests.
 
 #[cfg(feature = "cli")]
 pub mod driver;
 pub mod guard;
 pub(crate) mod handles;
+pub(crate) mod library;
 mod lock;
 pub mod logger;
 pub(crate) mod sys;

@@ -41,6 +41,20 @@ pub(crate) fn wait_readable<const N: usize>(
     Ok(polls.map(|p| p.revents != 0))
 }
 
+/// What the dynamic loader says of the last failure in this thread, in one line.
+pub(crate) fn last_dl_error() -> String {
+    // SAFETY: dlerror takes nothing and gives null or a C string that lives until this thread's next call of the loader.
+    let text = unsafe {
+        let text = libc::dlerror();
+        if text.is_null() {
+            None
+        } else {
+            Some(std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned())
+        }
+    };
+    text.map_or_else(|| "the loader does not say why".to_owned(), |t| t.replace('\n', " "))
+}
+
 const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
