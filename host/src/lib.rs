@@ -24,6 +24,7 @@ pub mod memory;
 pub mod metrics;
 pub mod policy;
 pub mod policy_set;
+pub mod profiler;
 pub mod raw;
 pub mod reload;
 pub mod schema;

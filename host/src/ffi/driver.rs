@@ -17,6 +17,10 @@ use std::path::Path;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
+mod profiler;
+
+pub use profiler::{CollEvent, Enqueued, Handle, PROFILER_VERSIONS, Profiler, ProfilerComm, Start};
+
 /// The tuner versions that can be driven, as NCCL probes them.
 pub const VERSIONS: [u32; 5] = [6, 5, 4, 3, 2];
 
@@ -83,6 +87,8 @@ pub enum OpenError {
     Open(String),
     /// The library has no `ncclTunerPlugin_vN` of a version that was asked for.
     NoTuner,
+    /// The library has no `ncclProfiler_vN` of a version that was asked for.
+    NoProfiler,
 }
 
 impl fmt::Display for OpenError {
@@ -90,6 +96,7 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Open(text) => write!(f, "cannot open the plugin: {text}"),
             OpenError::NoTuner => f.write_str("the plugin exports no tuner (ncclTunerPlugin_v2 to v6)"),
+            OpenError::NoProfiler => f.write_str("the plugin exports no profiler (ncclProfiler_v1 to v7)"),
         }
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod handles;
 pub(crate) mod library;
 mod lock;
 pub mod logger;
+pub mod profiler;
 pub(crate) mod sys;
 pub mod tuner;
 pub mod types;
