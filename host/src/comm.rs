@@ -1,21 +1,19 @@
-//! [`Communicator`]: what stands behind NCCL's context pointer: the chain of policies of one communicator, and
-//! the way of a [`Request`] through it. [`Shared`] is the part that other threads see.
+//! [`Communicator`]: the tuner's [`Endpoint`] of one communicator, and the way of a [`Request`] through its chain.
 //!
 //! This is the decision path: it allocates nothing, logs nothing, makes no system call and waits for nobody.
 //! A policy that faults is skipped, and the decision so far stands; what happens at the next call does
 //! not depend on the fault, so all ranks go on alike.
 
+use crate::chunk::{self, ChunkRequest};
 use crate::config::MAX_CHANNELS;
+use crate::constants;
 use crate::decision::{Algo, Applied, CommInfo, CostTable, Costs, Decision, Proto, TunerInput};
-use crate::fault::Fault;
-use crate::host::Host;
-use crate::instance::Instance;
-use crate::policy_set::Plan;
-use crate::reload::{Slot, SwitchPolicy};
+use crate::endpoint::{Endpoint, Role};
+use crate::ffi::logger::NcclLogger;
+use crate::ffi::types::TunerConstants;
+use crate::hooks::Hook;
 use ringfence_guest::abi::func;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// What NCCL asks: one collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,157 +41,79 @@ impl Request {
     }
 }
 
-/// The instances of a plan for one communicator, in order.
-#[derive(Debug)]
-pub(crate) struct Chain {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) instances: Vec<Instance>,
-}
-
-impl Chain {
-    /// No instances: everything passes through.
-    pub(crate) fn empty(plan: Arc<Plan>) -> Chain {
-        Chain { plan, instances: Vec::new() }
-    }
-
-    /// Takes over what NCCLbpf policies see of earlier decisions, from the policy of the same file.
-    fn inherit(&mut self, old: &Chain) {
-        for (policy, instance) in self.plan.set().policies().iter().zip(&mut self.instances) {
-            let before = old.plan.set().policies().iter().position(|p| p.file == policy.file);
-            if let Some(before) = before.and_then(|at| old.instances.get(at)) {
-                instance.inherit(before);
-            }
-        }
-    }
-}
-
-/// A communicator. Used by one thread at a time.
+/// A communicator, as NCCL's tuner knows it. Used by one thread at a time.
 #[derive(Debug)]
 pub struct Communicator {
-    info: CommInfo,
-    chain: Chain,
-    /// Of the chain in use.
-    generation: u64,
-    /// Generation whose first fault was noted already.
-    noted: u64,
+    end: Endpoint,
     call_seq: u64,
-    shared: Arc<Shared>,
-    /// `None` in a process that has no host.
-    host: Option<&'static Host>,
-}
-
-/// The part of a communicator that the reload thread and the status see.
-#[derive(Debug)]
-pub struct Shared {
-    /// Unique in the process.
-    id: u64,
-    /// What does not change.
-    info: CommInfo,
-    slot: Slot<Chain>,
-    faults: AtomicU64,
-    note: Mutex<Option<FaultNote>>,
-}
-
-/// The first fault of a generation on a communicator.
-#[derive(Clone, Debug)]
-pub(crate) struct FaultNote {
-    pub(crate) plan: Arc<Plan>,
-    /// Place in the chain.
-    pub(crate) policy: usize,
-    pub(crate) call_seq: u64,
-    pub(crate) fault: Fault,
-}
-
-impl Shared {
-    pub(crate) fn new(id: u64, info: CommInfo, generation: u64) -> Shared {
-        Shared { id, info, slot: Slot::new(generation), faults: AtomicU64::new(0), note: Mutex::new(None) }
-    }
-
-    pub(crate) fn id(&self) -> u64 {
-        self.id
-    }
-
-    pub(crate) fn slot(&self) -> &Slot<Chain> {
-        &self.slot
-    }
-
-    pub(crate) fn info(&self) -> &CommInfo {
-        &self.info
-    }
-
-    /// How a new plan reaches this communicator.
-    pub fn switch_policy(&self) -> SwitchPolicy {
-        SwitchPolicy::of(&self.info)
-    }
-
-    /// Faults since the communicator was made.
-    pub fn faults(&self) -> u64 {
-        self.faults.load(Ordering::Relaxed)
-    }
-
-    /// Takes the note of a first fault, if there is a new one.
-    pub(crate) fn take_note(&self) -> Option<FaultNote> {
-        self.note.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
 }
 
 impl Communicator {
-    pub(crate) fn new(shared: Arc<Shared>, chain: Chain, host: Option<&'static Host>) -> Communicator {
-        let info = CommInfo { max_channels: chain.plan.max_channels(), ..shared.info };
-        let generation = shared.slot.generation();
-        Communicator { info, chain, generation, noted: 0, call_seq: 0, shared, host }
-    }
-
-    /// A communicator without policies, in a process without host.
-    pub(crate) fn pass_through(info: CommInfo) -> Communicator {
-        let chain = Chain::empty(Arc::new(Plan::empty(0)));
-        Communicator::new(Arc::new(Shared::new(0, info, 0)), chain, None)
-    }
-
-    /// Does the chain hold every policy of its plan?
-    pub(crate) fn is_complete(&self) -> bool {
-        self.chain.instances.len() == self.chain.plan.set().policies().len()
+    /// A communicator on the newest plan of this process. Never fails.
+    pub(crate) fn join(info: CommInfo, logger: Option<NcclLogger>) -> Communicator {
+        Communicator { end: Endpoint::join(Role::Tuner, info, logger), call_seq: 0 }
     }
 
     /// What does not change, and the bound on channels of the plan in use.
     pub fn info(&self) -> &CommInfo {
-        &self.info
+        self.end.info()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    /// Lets the policies on `tuner/init` edit the constants of NCCL's cost model; they are asked this once. How many changed.
+    pub(crate) fn edit_constants(&mut self, constants: &mut TunerConstants) -> usize {
+        if !self.end.wants(Hook::TunerInit) {
+            return 0;
+        }
+        let changed = constants::edit(&mut self.end, constants);
+        self.end.release(Hook::TunerInit);
+        changed
+    }
+
+    /// The chunk size that the policies on `tuner/chunk` want, in bytes; `None` leaves NCCL's. A field read if there are none.
+    #[inline]
+    pub(crate) fn chunk_size(&mut self, request: &ChunkRequest) -> Option<u64> {
+        // Not refreshed: a plan is taken where decisions are, so that a collective sees one plan.
+        self.end.wants(Hook::TunerChunk).then(|| {
+            let most = self.end.plan().max_chunk_size();
+            chunk::ask(&mut self.end, request, most)
+        })?
     }
 
     /// Unregisters the communicator; to be called once NCCL is done with it. Off the decision path.
     pub(crate) fn leave(self) {
-        if let Some(host) = self.host {
-            host.leave(self);
-        }
+        self.end.leave();
     }
 
     /// Asks the chain, and applies what it decides to NCCL's table. The caller passes on the channels.
     #[inline]
     pub fn decide(&mut self, request: &Request, table: &mut CostTable<'_>) -> Applied {
-        if self.shared.slot.has_news(self.generation) {
-            self.take_news();
-        }
+        self.decide_after(Decision::DEFER, request, table)
+    }
+
+    /// As [`Communicator::decide`]; the chain begins with what somebody before it has decided.
+    #[inline]
+    pub fn decide_after(
+        &mut self,
+        so_far: Decision,
+        request: &Request,
+        table: &mut CostTable<'_>,
+    ) -> Applied {
+        self.end.refresh();
         let call_seq = self.call_seq;
         self.call_seq += 1;
-        if self.chain.instances.is_empty() {
-            return Applied::default();
-        }
-        let decision = self.ask(request, call_seq, table.costs());
+        let decision = self.ask(so_far, request, call_seq, table.costs());
         if decision == Decision::DEFER {
             return Applied::default();
         }
-        let bounded = bound(decision, request.func, &table.costs(), self.chain.plan.channel_promise());
-        table.apply(bounded, self.info.max_channels)
+        let bounded = bound(decision, request.func, &table.costs(), self.end.plan().channel_promise());
+        table.apply(bounded, self.end.info().max_channels)
     }
 
     #[inline]
-    fn ask(&mut self, request: &Request, call_seq: u64, costs: Costs<'_>) -> Decision {
+    fn ask(&mut self, so_far: Decision, request: &Request, call_seq: u64, costs: Costs<'_>) -> Decision {
+        let (comm, seats) = self.end.tuner_seats();
         let input = TunerInput {
-            comm: &self.info,
+            comm,
             func: request.func,
             n_bytes: request.n_bytes,
             num_pipe_ops: request.num_pipe_ops,
@@ -201,51 +121,22 @@ impl Communicator {
             call_seq,
             costs,
         };
-        let mut decision = Decision::DEFER;
-        let mut first = None;
-        for (policy, instance) in self.chain.instances.iter_mut().enumerate() {
-            match instance.decide(&input, decision) {
+        let (mut decision, mut first, mut faults) = (so_far, None, 0);
+        for seat in seats {
+            match seat.instance.decide(&input, decision) {
                 Ok(next) => decision = next,
                 Err(fault) => {
-                    count(&self.shared.faults);
-                    first.get_or_insert((policy, fault));
+                    faults += 1;
+                    first.get_or_insert((seat.policy, fault));
                 }
             }
         }
         if let Some((policy, fault)) = first {
-            self.note(policy, call_seq, fault);
+            self.end.shared().count_faults(faults);
+            self.end.note(policy, call_seq, fault);
         }
         decision
     }
-
-    #[cold]
-    fn take_news(&mut self) {
-        if self.shared.slot.exchange(&mut self.chain, &mut self.generation, Chain::inherit) {
-            self.info.max_channels = self.chain.plan.max_channels();
-        }
-    }
-
-    /// Keeps the first fault of a generation for the reload thread to report. If the place is taken or locked, a later
-    /// fault gets there.
-    #[cold]
-    fn note(&mut self, policy: usize, call_seq: u64, fault: Fault) {
-        let generation = self.chain.plan.generation();
-        if self.noted == generation {
-            return;
-        }
-        if let Ok(mut note) = self.shared.note.try_lock()
-            && note.is_none()
-        {
-            *note = Some(FaultNote { plan: self.chain.plan.clone(), policy, call_seq, fault });
-            self.noted = generation;
-        }
-    }
-}
-
-/// Adds one. Only the thread inside the communicator writes, so no locked instruction is needed.
-#[inline]
-fn count(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
 /// Drops channels where NCCL (up to 2.30.7) uses them unclamped: for AllGather, which may be a batch of broadcasts

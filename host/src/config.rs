@@ -7,8 +7,9 @@
 //! [[policy]]                 # the chain, in this order; `policy = []` = none, NCCL decides alone
 //! file = "size_aware.bpf.o"  # below the directory
 //! name = "size-aware"        # optional; default: the file's name without .bpf.o
-//! program = "tune"           # optional; needed if the object holds several programs
-//! hook = "tuner"             # optional: "tuner" or "uprobe"; default: as its section says
+//! program = "tune"           # optional; needed if the object holds several programs for one hook. Without it, all of an object's
+//!                            # programs are loaded, one for each hook
+//! hook = "tuner"             # optional: a hook's name; default: as the section of each program says
 //!
 //! [limits]
 //! fuel = 1000000             # optional: per decision and policy, if less than what is proved to be enough
@@ -16,6 +17,8 @@
 //!                            # "coll channels" in NCCL's INIT log. Unset: 64, and for AllGather and CollNet,
 //!                            # where NCCL does not clamp, a policy's channels are not passed on
 //! map_memory = 67108864      # optional: most bytes of all maps of this set
+//! max_chunk_size = 1048576   # optional: chunk sizes (hook tuner/chunk) up to this are passed on even where NCCL's own is less;
+//!                            # NCCL clamps them to its buffer. Unset: never more than NCCL's own
 //!
 //! [maps.latency]             # optional, by map name
 //! scope = "communicator"     # "policy", "communicator" or "process" (default)
@@ -71,8 +74,8 @@ pub struct PolicyEntry {
     pub name: Option<String>,
     /// Entry function, where the object holds several.
     pub program: Option<String>,
-    /// Hook, where the section is not to decide.
-    pub hook: Option<HookName>,
+    /// Hook, where the section is not to decide: the name of one of NCCL's hooks or of a schema's.
+    pub hook: Option<String>,
 }
 
 impl PolicyEntry {
@@ -90,26 +93,6 @@ impl PolicyEntry {
     }
 }
 
-/// The hooks that a manifest may name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HookName {
-    /// [`CollContext`](ringfence_guest::abi::CollContext) in, decision fields out.
-    Tuner,
-    /// [`NcclBpfContext`](ringfence_guest::abi::NcclBpfContext) in, packed action in r0 out.
-    Uprobe,
-}
-
-impl HookName {
-    /// As the manifest spells it, which is also the name of the section.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            HookName::Tuner => "tuner",
-            HookName::Uprobe => "uprobe",
-        }
-    }
-}
-
 /// `[limits]` of the manifest; unset fields take the host's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -120,6 +103,8 @@ pub struct LimitsEntry {
     pub max_channels: Option<u32>,
     /// Most bytes of all maps together.
     pub map_memory: Option<u64>,
+    /// Chunk sizes up to this many bytes are passed on, even above NCCL's own.
+    pub max_chunk_size: Option<u64>,
 }
 
 /// `[maps.NAME]` of the manifest.
@@ -219,6 +204,9 @@ fn check_limits(limits: &LimitsEntry) -> Result<(), ConfigError> {
     if limits.fuel == Some(0) {
         return Err(field("limits.fuel", "must be positive"));
     }
+    if limits.max_chunk_size.is_some_and(|n| !(1920..=i32::MAX as u64).contains(&n)) {
+        return Err(field("limits.max_chunk_size", "must lie in 1920 to 2147483647 (bytes)"));
+    }
     if limits.map_memory == Some(0) {
         return Err(field("limits.map_memory", "must be positive (bytes)"));
     }
@@ -298,10 +286,15 @@ reset = true
         assert_eq!(m.policies[0].display_name(), "size-aware");
         assert_eq!(m.policies[0].program.as_deref(), Some("tune"));
         assert_eq!(m.policies[1].display_name(), "old");
-        assert_eq!(m.policies[1].hook, Some(HookName::Uprobe));
+        assert_eq!(m.policies[1].hook.as_deref(), Some("uprobe"));
         assert_eq!(
             m.limits,
-            LimitsEntry { fuel: Some(1000), max_channels: Some(24), map_memory: Some(65536) }
+            LimitsEntry {
+                fuel: Some(1000),
+                max_channels: Some(24),
+                map_memory: Some(65536),
+                max_chunk_size: None
+            }
         );
         assert_eq!(m.maps["latency"], MapEntry { scope: ScopeName::Communicator, reset: true });
         assert_eq!(m.maps["other"], MapEntry { scope: ScopeName::Process, reset: false });
@@ -318,11 +311,11 @@ reset = true
         let policy = |line: &str| format!("[[policy]]\nfile = \"a.bpf.o\"\n{line}");
         let cases = [
             (policy("hok = \"tuner\""), "line 3, column 1: unknown field `hok`"),
-            (policy("hook = \"net\""), "line 3, column 8: unknown variant `net`"),
             (policy("[limits]\nmax_channels = 65"), "limits.max_channels: must lie in 1 to 64"),
             (policy("[limits]\nmax_channels = 0"), "limits.max_channels: must lie in 1 to 64"),
             (policy("[limits]\nfuel = -1"), "line 4, column 8: "),
             (policy("[limits]\nfuel = 0"), "limits.fuel: must be positive"),
+            (policy("[limits]\nmax_chunk_size = 512"), "limits.max_chunk_size: must lie in 1920 to"),
             (policy("[maps.m]\nscope = \"host\""), "line 4, column 9: unknown variant `host`"),
             ("[[policy]]\nfile = \"/etc/x.o\"".into(), "policy[0].file: \"/etc/x.o\" must be a path below"),
             ("[[policy]]\nfile = \"a/../../x.o\"".into(), "policy[0].file: \"a/../../x.o\" must be"),

@@ -1,34 +1,71 @@
-//! [`Hook`]: the places where a policy can stand, each with the environment that it is verified against.
+//! [`Hook`]: the places where a policy can stand. Each is a [`Schema`], which says what a policy sees there and may decide.
 
-use ringfence_guest::abi::{CollContext, NcclBpfContext};
-use ringfence_translator::limits;
-use ringfence_translator::verify::{CtxField, CtxLayout, Env, RankLabel, ReturnRule, Rights};
+use crate::schema::Schema;
+use ringfence_translator::verify::Env;
 use ringfence_translator::wasm::layout::CTX_MAX;
 use std::fmt;
-use std::mem::{offset_of, size_of};
 use std::sync::Arc;
 
 /// A place where a policy can stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Hook {
-    /// NCCL's tuner, with [`CollContext`].
+    /// NCCL's tuner, with [`CollContext`](ringfence_guest::abi::CollContext).
     Tuner,
-    /// NCCL's tuner, for objects built for NCCLbpf: [`NcclBpfContext`] in, a packed action in r0 out.
+    /// The chunk size of a collective (tuner v6), with [`ChunkContext`](ringfence_guest::abi::ChunkContext).
+    TunerChunk,
+    /// The constants of NCCL's cost model, once per communicator (tuner v5 and later), with
+    /// [`TunerInitContext`](ringfence_guest::abi::TunerInitContext).
+    TunerInit,
+    /// NCCL's tuner, for objects built for NCCLbpf: [`NcclBpfContext`](ringfence_guest::abi::NcclBpfContext) in, a packed action
+    /// in r0 out.
     NcclBpf,
+    /// A collective that has finished, with [`ProfilerContext`](ringfence_guest::abi::ProfilerContext).
+    Profiler,
+    /// An event of NCCL's profiler interface, with [`ProfilerEventContext`](ringfence_guest::abi::ProfilerEventContext).
+    ProfilerEvent,
+    /// A call of the net plugin below, with [`NetContext`](ringfence_guest::abi::NetContext).
+    Net,
+    /// A look-up of one of NCCL's settings, with [`EnvContext`](ringfence_guest::abi::EnvContext).
+    Env,
     /// Any program over a byte buffer; not reachable from NCCL.
     Generic,
+    /// A hook of some library, which brought its schema.
+    Custom(&'static Schema),
 }
 
 impl Hook {
-    /// All hooks.
-    pub const ALL: [Hook; 3] = [Hook::Tuner, Hook::NcclBpf, Hook::Generic];
+    /// All hooks but those that libraries bring.
+    pub const ALL: [Hook; 9] = [
+        Hook::Tuner,
+        Hook::TunerChunk,
+        Hook::TunerInit,
+        Hook::NcclBpf,
+        Hook::Profiler,
+        Hook::ProfilerEvent,
+        Hook::Net,
+        Hook::Env,
+        Hook::Generic,
+    ];
+
+    /// The hooks that a policy set may use: NCCL's, and those that libraries have brought into this process.
+    pub fn offered() -> impl Iterator<Item = Hook> {
+        let custom = Schema::all_custom().into_iter().map(Hook::Custom);
+        Hook::ALL.into_iter().filter(|h| *h != Hook::Generic).chain(custom)
+    }
 
     /// The name: that of the section, of `--hook` and of [`Env::hook`].
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Hook::Tuner => "tuner",
+            Hook::TunerChunk => "tuner/chunk",
+            Hook::TunerInit => "tuner/init",
             Hook::NcclBpf => "uprobe",
+            Hook::Profiler => "profiler",
+            Hook::ProfilerEvent => "profiler/event",
+            Hook::Net => "net",
+            Hook::Env => "env",
             Hook::Generic => "generic",
+            Hook::Custom(schema) => schema.name(),
         }
     }
 
@@ -36,34 +73,44 @@ impl Hook {
     pub fn parse(name: &str) -> Option<Hook> {
         match name {
             "ncclbpf" => Some(Hook::NcclBpf),
-            _ => Hook::ALL.into_iter().find(|h| h.name() == name),
+            _ => {
+                let known = Hook::ALL.into_iter().find(|h| h.name() == name);
+                known.or_else(|| Schema::custom(name).map(Hook::Custom))
+            }
         }
     }
 
-    /// The hook that an ELF section names: `tuner`, `tuner/NAME` (but not `tuner/chunk` and `tuner/init`, which are
-    /// interfaces of their own), `uprobe`, `uprobe/NAME`, `generic`.
+    /// The hook that an ELF section names: its name, or its name and `/ANYTHING`. The longest name counts, so `tuner/init/x` is
+    /// of `tuner/init` and `tuner/x` of `tuner`.
     pub fn from_section(section: &str) -> Option<Hook> {
-        let (head, tail) = section.split_once('/').map_or((section, None), |(h, t)| (h, Some(t)));
-        match (head, tail) {
-            ("tuner", Some("chunk" | "init" | "")) => None,
-            ("tuner", _) => Some(Hook::Tuner),
-            ("uprobe", _) => Some(Hook::NcclBpf),
-            ("generic", None) => Some(Hook::Generic),
-            _ => None,
+        if section == Hook::Generic.name() {
+            return Some(Hook::Generic);
+        }
+        let named = |hook: &Hook| {
+            let rest = section.strip_prefix(hook.name());
+            rest.is_some_and(|rest| rest.is_empty() || rest.len() > 1 && rest.starts_with('/'))
+        };
+        let nccl =
+            Hook::ALL.into_iter().filter(|h| *h != Hook::Generic && named(h)).max_by_key(|h| h.name().len());
+        nccl.or_else(|| Schema::custom_of_section(section).map(Hook::Custom))
+    }
+
+    /// The hook as data; `None` for [`Hook::Generic`], whose context is a buffer of any size.
+    pub fn schema(self) -> Option<&'static Schema> {
+        match self {
+            Hook::Custom(schema) => Some(schema),
+            _ => Schema::builtin(self.name()),
         }
     }
 
     /// The environment that programs of this hook are verified against. For [`Hook::Generic`] the buffer has the
     /// largest size that fits; use [`Env::generic`] where the size is known.
     pub fn env(self) -> Arc<Env> {
-        Arc::new(match self {
-            Hook::Tuner => hook_env(self, size_of::<CollContext>(), tuner_fields()),
-            Hook::NcclBpf => hook_env(self, size_of::<NcclBpfContext>(), ncclbpf_fields()),
-            Hook::Generic => Env::generic(CTX_MAX),
-        })
+        self.schema().map_or_else(|| Arc::new(Env::generic(CTX_MAX)), Schema::env)
     }
 
     /// Does this hook answer NCCL's tuner?
+    #[inline]
     pub const fn decides(self) -> bool {
         matches!(self, Hook::Tuner | Hook::NcclBpf)
     }
@@ -72,72 +119,6 @@ impl Hook {
 impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-fn hook_env(hook: Hook, size: usize, fields: Vec<CtxField>) -> Env {
-    Env {
-        hook: hook.name(),
-        ctx: CtxLayout::Fields { size: size as u32, fields },
-        helpers: Env::base_helpers(),
-        ret: ReturnRule::Scalar,
-        insn_budget: limits::DEFAULT_INSN_BUDGET,
-        run_budget: limits::DEFAULT_RUN_BUDGET,
-    }
-}
-
-/// One field of a context struct: name, width, elements, right, label.
-macro_rules! fields {
-    ($ctx:ty; $($name:ident: $width:literal x $count:literal $rights:ident $label:ident,)*) => {
-        vec![$(CtxField {
-            name: stringify!($name),
-            offset: offset_of!($ctx, $name) as u32,
-            width: $width,
-            count: $count,
-            rights: Rights::$rights,
-            label: RankLabel::$label,
-        },)*]
-    };
-}
-
-fn tuner_fields() -> Vec<CtxField> {
-    fields! { CollContext;
-        n_bytes: 8 x 1 Read Uniform,
-        comm_id: 8 x 1 Read Uniform,
-        func: 4 x 1 Read Uniform,
-        n_ranks: 4 x 1 Read Uniform,
-        n_nodes: 4 x 1 Read Uniform,
-        num_pipe_ops: 4 x 1 Read Uniform,
-        reg_buff: 4 x 1 Read RankLocal,
-        num_algo: 4 x 1 Read Uniform,
-        num_proto: 4 x 1 Read Uniform,
-        max_channels: 4 x 1 Read Uniform,
-        available: 4 x 1 Read Uniform,
-        n_nvl_domains: 4 x 1 Read Uniform,
-        min_ranks_per_nvl_domain: 4 x 1 Read Uniform,
-        max_ranks_per_nvl_domain: 4 x 1 Read Uniform,
-        decision_algo: 4 x 1 ReadWrite Uniform,
-        decision_proto: 4 x 1 ReadWrite Uniform,
-        decision_channels: 4 x 1 ReadWrite Uniform,
-        call_seq: 8 x 1 Read RankLocal,
-        cost_ns: 4 x 21 Read RankLocal,
-    }
-}
-
-fn ncclbpf_fields() -> Vec<CtxField> {
-    fields! { NcclBpfContext;
-        n_bytes: 8 x 1 Read Uniform,
-        last_latency_ns: 8 x 1 Read RankLocal,
-        avg_latency_ns: 8 x 1 Read RankLocal,
-        rolling_p99_ns: 8 x 1 Read RankLocal,
-        call_count: 8 x 1 Read RankLocal,
-        coll_type: 4 x 1 Read Uniform,
-        num_pipe_ops: 4 x 1 Read Uniform,
-        reg_buff: 4 x 1 Read RankLocal,
-        n_ranks: 4 x 1 Read Uniform,
-        n_nodes: 4 x 1 Read Uniform,
-        current_channels: 4 x 1 Read Uniform,
-        reserved: 4 x 1 Read Uniform,
     }
 }
 
@@ -150,8 +131,16 @@ mod tests {
         for (section, want) in [
             ("tuner", Some(Hook::Tuner)),
             ("tuner/size_aware", Some(Hook::Tuner)),
-            ("tuner/chunk", None),
-            ("tuner/init", None),
+            ("tuner/chunk", Some(Hook::TunerChunk)),
+            ("tuner/init", Some(Hook::TunerInit)),
+            ("tuner/init/x", Some(Hook::TunerInit)),
+            ("tuner/initial", Some(Hook::Tuner)),
+            ("profiler", Some(Hook::Profiler)),
+            ("profiler/latency", Some(Hook::Profiler)),
+            ("profiler/event", Some(Hook::ProfilerEvent)),
+            ("net/count", Some(Hook::Net)),
+            ("env", Some(Hook::Env)),
+            ("control", None),
             ("tuner/", None),
             ("tuners", None),
             ("uprobe", Some(Hook::NcclBpf)),
@@ -172,24 +161,68 @@ mod tests {
             assert_eq!(hook.env().hook, hook.name());
         }
         assert_eq!(Hook::parse("ncclbpf"), Some(Hook::NcclBpf));
-        assert_eq!(Hook::parse("profiler"), None);
+        assert_eq!(Hook::parse("control"), None);
     }
 
-    /// The fields, together with the documented padding, tile each context.
+    /// The fields of each schema are those of the ABI's struct: same names, places and widths, and the documented padding between.
     #[test]
-    fn fields_tile_the_contexts() {
-        for (hook, padding) in
-            [(Hook::Tuner, &[76..80, 172..176][..]), (Hook::NcclBpf, &[68..72, 72..72][..])]
-        {
+    fn schemas_are_the_abi() {
+        use ringfence_guest::abi::*;
+        macro_rules! abi {
+            ($ctx:ty { $($field:ident),* $(,)? } pad { $($pad:ident),* }) => {{
+                fn size_of_field<F>(_: fn(&$ctx) -> &F) -> u32 { size_of::<F>() as u32 }
+                let fields = vec![$((stringify!($field), std::mem::offset_of!($ctx, $field) as u32, size_of_field(|c: &$ctx| &c.$field))),*];
+                let pads: Vec<u32> = vec![$(size_of_field(|c: &$ctx| &c.$pad)),*];
+                (size_of::<$ctx>() as u32, fields, pads.iter().sum::<u32>())
+            }};
+        }
+        let all = [
+            (
+                Hook::Tuner,
+                abi!(CollContext { n_bytes, comm_id, func, n_ranks, n_nodes, num_pipe_ops, reg_buff, num_algo,
+                num_proto, max_channels, available, n_nvl_domains, min_ranks_per_nvl_domain, max_ranks_per_nvl_domain,
+                decision_algo, decision_proto, decision_channels, call_seq, cost_ns } pad { _pad0, _pad1 }),
+            ),
+            (
+                Hook::TunerChunk,
+                abi!(ChunkContext { comm_id, n_bytes, nccl_chunk_size, chunk_size, grain, func, algo, proto,
+                channels, n_ranks, n_nodes } pad { _pad }),
+            ),
+            (
+                Hook::TunerInit,
+                abi!(TunerInitContext { comm_id, n_ranks, n_nodes, n_nvl_domains, min_ranks_per_nvl_domain,
+                max_ranks_per_nvl_domain, base_latency_ns, hw_latency_ns, ll_max_bw, ring_ll128_max_bw, tree_ll128_max_bw,
+                tree_max_bw, nvls_tree_max_bw } pad { _pad }),
+            ),
+            (
+                Hook::NcclBpf,
+                abi!(NcclBpfContext { n_bytes, last_latency_ns, avg_latency_ns, rolling_p99_ns, call_count,
+                coll_type, num_pipe_ops, reg_buff, n_ranks, n_nodes, current_channels, reserved } pad { _pad }),
+            ),
+            (
+                Hook::Profiler,
+                abi!(ProfilerContext { comm_id, n_bytes, duration_ns, seq, end_ns, func, algo, proto, channels,
+                rank, n_ranks, n_nodes, timing, datatype_bytes, peer, flags, comm_name } pad { _pad }),
+            ),
+            (
+                Hook::ProfilerEvent,
+                abi!(ProfilerEventContext { comm_id, time_ns, handle, parent, value, seq, action, event,
+                state, channel, peer, pid, rank, func } pad { }),
+            ),
+            (
+                Hook::Net,
+                abi!(NetContext { comm_id, conn, size, time_ns, latency_ns, op, dev, tag, count, in_flight, result,
+                attr_op, attr_algo, attr_proto, verdict } pad { }),
+            ),
+            (Hook::Env, abi!(EnvContext { name, name_len, nccl_version, action, value_len, value } pad { })),
+        ];
+        assert_eq!(all.len() + 1, Hook::ALL.len());
+        for (hook, (size, fields, padding)) in all {
             let env = hook.env();
-            let mut covered = vec![0; env.ctx.size() as usize];
-            for f in env.ctx.fields() {
-                covered[f.offset as usize..(f.offset + f.bytes()) as usize].iter_mut().for_each(|c| *c += 1);
-                assert_eq!(f.offset % f.width, 0, "{}", f.name);
-            }
-            for (at, n) in covered.iter().enumerate() {
-                assert_eq!(*n, i32::from(!padding.iter().any(|p| p.contains(&at))), "{hook}+{at}");
-            }
+            assert_eq!((env.hook, env.ctx.size()), (hook.name(), size), "{hook}");
+            let got: Vec<_> = env.ctx.fields().iter().map(|f| (f.name, f.offset, f.bytes())).collect();
+            assert_eq!(got, fields, "{hook}");
+            assert_eq!(fields.iter().map(|f| f.2).sum::<u32>() + padding, size, "{hook}");
         }
     }
 }

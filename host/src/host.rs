@@ -4,12 +4,14 @@
 //! Lock order: the state's mutex first, then a communicator's slot. The reload thread is joined without holding either.
 //! None of it is touched on the decision path.
 
-use crate::comm::{Chain, Communicator, FaultNote, Shared};
 use crate::config::{POLICY_VAR, Source};
 use crate::decision::CommInfo;
+use crate::endpoint::{Chain, Endpoint, FaultNote, Role, Shared};
 use crate::engine::Engine;
 use crate::ffi::guard;
 use crate::ffi::logger::{NcclLogger, Severity};
+use crate::hooks::Hook;
+use crate::link;
 use crate::log::{self, Level};
 use crate::maps::MapRegistry;
 use crate::policy::ContentHash;
@@ -36,13 +38,13 @@ pub struct Host {
 }
 
 struct State {
-    /// Communicators that have joined and not left.
+    /// Endpoints that have joined and not left.
     users: usize,
-    next_communicator: u64,
+    next_id: u64,
     source: Option<Source>,
     registry: Option<Arc<MapRegistry>>,
     plan: Arc<Plan>,
-    comms: Vec<Arc<Shared>>,
+    endpoints: Vec<Arc<Shared>>,
     reloader: Option<Reloader>,
     last_reload: Option<ReloadReport>,
     attempts: u64,
@@ -66,9 +68,9 @@ pub struct Switched {
     pub generation: u64,
     /// Hash of the new set.
     pub hash: ContentHash,
-    /// Communicators that take the new plan at their next call.
+    /// Endpoints (communicators, one for each interface) that take the new plan at their next call.
     pub switched: usize,
-    /// Communicators that keep theirs until they end, see [`SwitchPolicy`].
+    /// Endpoints that keep theirs until they end, see [`SwitchPolicy`].
     pub kept: usize,
 }
 
@@ -88,11 +90,11 @@ impl Host {
     fn new(pid: u32) -> Host {
         let state = State {
             users: 0,
-            next_communicator: 1,
+            next_id: 1,
             source: None,
             registry: None,
             plan: Arc::new(Plan::empty(0)),
-            comms: Vec::new(),
+            endpoints: Vec::new(),
             reloader: None,
             last_reload: None,
             attempts: 0,
@@ -100,38 +102,36 @@ impl Host {
         Host { pid, state: Mutex::new(state) }
     }
 
-    /// A new communicator, on the newest plan. Never fails: what goes wrong is logged, and the communicator passes
-    /// everything through.
-    pub(crate) fn join(info: CommInfo, logger: Option<NcclLogger>) -> Communicator {
-        let Some(host) = Host::current() else { return Communicator::pass_through(info) };
+    /// A new endpoint, on the newest plan. Never fails: what goes wrong is logged, and the endpoint passes everything through.
+    pub(crate) fn join(&'static self, role: Role, info: CommInfo, logger: Option<NcclLogger>) -> Endpoint {
         adopt_logger(logger);
-        let mut state = host.lock();
+        let mut state = self.lock();
         if state.users == 0 {
-            host.start(&mut state);
+            self.start(&mut state);
         }
         state.users += 1;
-        let communicator = state.admit(info, host);
-        let line = state.init_line(&communicator);
+        let endpoint = state.admit(role, info, self);
+        let line = state.init_line(&endpoint);
         drop(state);
-        write_line(Level::Info, &line);
-        communicator
+        line.into_iter().for_each(|line| write_line(Level::Info, &line));
+        endpoint
     }
 
-    /// Takes a communicator back. The last one stops the reload thread, so that no thread of ours runs when NCCL closes
+    /// Takes an endpoint back. The last one stops the reload thread, so that no thread of ours runs when NCCL closes
     /// the library.
-    pub(crate) fn leave(&'static self, communicator: Communicator) {
+    pub(crate) fn leave(&'static self, endpoint: Endpoint) {
         if self.pid != std::process::id() {
             // A forked child ends its parent's communicator: our threads and perhaps our lock are not here.
             return;
         }
         let mut state = self.lock();
-        state.comms.retain(|shared| !Arc::ptr_eq(shared, communicator.shared()));
+        state.endpoints.retain(|shared| !Arc::ptr_eq(shared, endpoint.shared()));
         state.users = state.users.saturating_sub(1);
         let reloader = if state.users == 0 { state.reloader.take() } else { None };
         let last = state.users == 0;
         drop(state);
-        report_faults(communicator.shared());
-        drop(communicator);
+        report_faults(endpoint.shared());
+        drop(endpoint);
         if let Some(reloader) = reloader {
             reloader.stop();
         }
@@ -145,14 +145,14 @@ impl Host {
         self.lock().last_reload.clone()
     }
 
-    /// The plan that new communicators get.
+    /// The plan that new endpoints get.
     pub fn plan(&self) -> Arc<Plan> {
         self.lock().plan.clone()
     }
 
-    /// Communicators that are alive.
-    pub fn communicators(&self) -> Vec<Arc<Shared>> {
-        self.lock().comms.clone()
+    /// Endpoints that are alive: for each communicator one for each interface that NCCL uses of ours.
+    pub fn endpoints(&self) -> Vec<Arc<Shared>> {
+        self.lock().endpoints.clone()
     }
 
     /// The maps of this process; `None` before the first set was loaded.
@@ -218,7 +218,7 @@ impl Host {
 
     /// Reload thread, now and then: drops what communicators gave back, and reports faults.
     pub(crate) fn tick(&self) {
-        for shared in self.communicators() {
+        for shared in self.endpoints() {
             drop(shared.slot().collect());
             report_faults(&shared);
         }
@@ -250,17 +250,19 @@ impl State {
         let plan = Arc::new(Plan::new(generation, set, &registry)?);
         plan.short_of_fuel().iter().for_each(|line| tell!(Warn, "{line}"));
         let may_switch = |s: &&Arc<Shared>| s.switch_policy() == SwitchPolicy::NextCall;
+        // What is asked once, when a communicator is made, was asked.
+        let wanted = |s: &Shared, hook| s.role().serves(hook) && hook != Hook::TunerInit;
         let chains = self
-            .comms
+            .endpoints
             .iter()
             .filter(may_switch)
-            .map(|shared| Ok((shared, plan.chain(&registry, shared.id())?)))
+            .map(|s| Ok((s, plan.chain(&registry, s.communicator(), |hook| wanted(s, hook))?)))
             .collect::<Result<Vec<_>, LoadError>>()?;
         let switched = chains.len();
         let garbage =
             chains.into_iter().filter_map(|(shared, chain)| shared.slot().offer(generation, chain)).collect();
         self.plan = plan.clone();
-        let kept = self.comms.len() - switched;
+        let kept = self.endpoints.len() - switched;
         Ok((Switched { generation, hash: plan.set().hash(), switched, kept }, garbage))
     }
 
@@ -274,20 +276,21 @@ impl State {
         Ok(registry)
     }
 
-    fn admit(&mut self, info: CommInfo, host: &'static Host) -> Communicator {
-        let id = self.next_communicator;
-        self.next_communicator += 1;
+    fn admit(&mut self, role: Role, info: CommInfo, host: &'static Host) -> Endpoint {
+        let id = self.next_id;
+        self.next_id += 1;
+        let communicator = link::number(role, info.comm_id, id);
         let made = match &self.registry {
-            Some(registry) => self.plan.chain(registry, id),
+            Some(registry) => self.plan.chain(registry, communicator, |hook| role.serves(hook)),
             None => Ok(Chain::empty(self.plan.clone())),
         };
         let chain = made.unwrap_or_else(|error| {
-            tell!(Warn, "communicator without policies, NCCL decides: {error}");
-            Chain::empty(self.plan.clone())
+            tell!(Warn, "{} without policies, NCCL decides: {error}", role.name());
+            Chain { incomplete: true, ..Chain::empty(self.plan.clone()) }
         });
-        let shared = Arc::new(Shared::new(id, info, self.plan.generation()));
-        self.comms.push(shared.clone());
-        Communicator::new(shared, chain, Some(host))
+        let shared = Arc::new(Shared::new(id, communicator, role, info, self.plan.generation()));
+        self.endpoints.push(shared.clone());
+        Endpoint::new(shared, chain, Some(host))
     }
 
     /// At the start: reads and builds the set; `None` if it is in force already, since earlier communicators.
@@ -317,7 +320,7 @@ impl State {
         let (switched, kept) = (done.switched, done.kept);
         tell!(
             Info,
-            "policy {set}; loaded in {took:.1?}; {switched} communicators take it at their next call, {kept} keep theirs"
+            "policy {set}; loaded in {took:.1?}; {switched} endpoints take it at their next call, {kept} keep theirs"
         );
     }
 
@@ -331,25 +334,31 @@ impl State {
         refused && self.plan.set().policies().is_empty()
     }
 
-    fn init_line(&self, communicator: &Communicator) -> String {
+    /// What NCCL's log says of a new endpoint. Endpoints other than tuners are worth a line if a policy stands there.
+    fn init_line(&self, endpoint: &Endpoint) -> Option<String> {
         let version = env!("CARGO_PKG_VERSION");
-        let info = communicator.info();
+        let (info, role) = (endpoint.info(), endpoint.shared().role());
+        let chain = endpoint.chain();
+        if role != Role::Tuner && chain.others.is_empty() && !chain.incomplete {
+            return None;
+        }
         let ranks = info.n_ranks;
-        let whole = if communicator.is_complete() { "" } else { " (not on this communicator)" };
+        let whole = if chain.incomplete { " (not on this communicator)" } else { "" };
         let set = match &self.source {
             Some(_) if self.was_refused() => "none (refused, see the warning; NCCL decides)".to_owned(),
             Some(_) => format!("{}{whole}", self.plan.set().describe()),
             None => format!("none ({POLICY_VAR} is not set; NCCL decides)"),
         };
-        let reload = match (communicator.shared().switch_policy(), &self.reloader) {
+        let reload = match (endpoint.shared().switch_policy(), &self.reloader) {
             (_, None) => "off".to_owned(),
             (SwitchPolicy::NextCall, Some(_)) => "on".to_owned(),
             (SwitchPolicy::NewCommunicators, Some(_)) => format!("new communicators only ({ranks} ranks)"),
         };
-        format!(
-            "Ringfence {version}: policy {set}, comm {:#x}, {ranks} ranks; hot reload: {reload}",
+        let role = if role == Role::Tuner { String::new() } else { format!(" {}", role.name()) };
+        Some(format!(
+            "Ringfence {version}{role}: policy {set}, comm {:#x}, {ranks} ranks; hot reload: {reload}",
             info.comm_id
-        )
+        ))
     }
 }
 

@@ -165,7 +165,7 @@ impl Instance {
         let result = match self.hook {
             Hook::Tuner => self.decide_tuner(input, so_far),
             Hook::NcclBpf => self.decide_ncclbpf(input, so_far),
-            Hook::Generic => Err(stop("a generic program makes no decisions")),
+            _ => Err(stop("only programs of the hooks tuner and uprobe decide for a tuner")),
         };
         match result {
             Ok(decision) => {
@@ -203,6 +203,42 @@ impl Instance {
         let decision = context::unpack(action, so_far, current);
         self.last_channels = decision.channels.map_or(0, |n| n.get());
         Ok(Some(decision))
+    }
+
+    /// Runs a program over its hook's context: `ctx` is the context struct as bytes. True if the policy submitted (returned 0);
+    /// only then are the fields that it may decide written back.
+    ///
+    /// # Errors
+    /// The [`Fault`]; [`Fault::Host`] if `ctx` does not have the size of the hook's context. After a fault `ctx` is unchanged.
+    pub fn run_context(&mut self, ctx: &mut [u8]) -> Result<bool, Fault> {
+        match self.run_fields(ctx) {
+            Ok(submitted) => {
+                self.counters.answered(submitted);
+                Ok(submitted)
+            }
+            Err(fault) => Err(self.count(fault)),
+        }
+    }
+
+    fn run_fields(&mut self, ctx: &mut [u8]) -> Result<bool, Stopped> {
+        if self.hook.decides() || self.hook == Hook::Generic {
+            return Err(stop("tuner and generic programs have entries of their own"));
+        }
+        if ctx.len() != self.policy.env().ctx.size() as usize {
+            return Err(stop("the context does not have the size that the policy was verified for"));
+        }
+        self.buffer(ctx.len())?.copy_from_slice(ctx);
+        if self.call(CTX_PTR, 0)? != 0 {
+            return Ok(false);
+        }
+        // Only what the hook lets a policy decide: the verifier refuses other writes, and this does not rest on it.
+        let Instance { store, policy, .. } = self;
+        let memory = store.data().memory.as_ref().ok_or_else(|| stop("no private memory"))?;
+        let left = memory.bytes(CTX_BASE, ctx.len()).ok_or_else(|| stop("no context area"))?;
+        for range in policy.decided() {
+            ctx[range.clone()].copy_from_slice(&left[range.clone()]);
+        }
+        Ok(true)
     }
 
     /// Runs a program of the `generic` hook over a buffer, which is copied in and out; the result is r0.

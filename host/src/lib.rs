@@ -4,11 +4,14 @@
 //! [`Decision`], [`CostTable`]. `unsafe` is allowed in [`memory`] and in [`ffi`] alone.
 #![deny(unsafe_code)]
 
+mod chunk;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod comm;
 pub mod config;
+mod constants;
 pub mod decision;
+pub mod endpoint;
 pub mod engine;
 pub mod error;
 pub mod fault;
@@ -17,6 +20,7 @@ pub mod ffi;
 pub mod hooks;
 pub mod host;
 pub mod instance;
+mod link;
 pub mod log;
 pub mod maps;
 #[allow(unsafe_code)]
@@ -31,6 +35,7 @@ pub mod schema;
 
 pub use config::Source;
 pub use decision::{Algo, Applied, CommInfo, CostTable, Costs, Decision, Proto, TunerInput};
+pub use endpoint::Endpoint;
 pub use engine::Engine;
 pub use error::{Error, ErrorKind};
 pub use fault::{Fault, TrapCode};

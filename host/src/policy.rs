@@ -5,6 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fault::Place;
 use crate::hooks::Hook;
 use crate::metrics::Metrics;
+use ringfence_translator::verify::Rights;
 use ringfence_translator::wasm::{UnverifiedModule, WasmModule, layout};
 use ringfence_translator::{Env, MapDecl};
 use sha2::{Digest, Sha256};
@@ -130,6 +131,8 @@ struct Inner {
     hook: Hook,
     code: Code,
     reads: Words,
+    /// Bytes of the context that a policy may decide, neighbours joined.
+    decided: Box<[Range<usize>]>,
     hash: ContentHash,
     metrics: Metrics,
 }
@@ -164,13 +167,14 @@ impl PolicyModule {
         let module = engine.compile(code.wasm())?;
         check_exports(&module).map_err(|why| failed(&why))?;
         let (hash, reads) = (content_hash(hook, &code), code.reads());
-        let engine = engine.clone();
+        let (engine, decided) = (engine.clone(), decided(code.env()));
         Ok(PolicyModule(Arc::new(Inner {
             module,
             engine,
             hook,
             code,
             reads,
+            decided,
             hash,
             metrics: Metrics::default(),
         })))
@@ -221,6 +225,11 @@ impl PolicyModule {
     pub(crate) fn reads(&self) -> Words {
         self.0.reads
     }
+    /// Bytes of the context that the policy may decide.
+    #[inline]
+    pub(crate) fn decided(&self) -> &[Range<usize>] {
+        &self.0.decided
+    }
 
     /// Where the code at a Wasm offset came from.
     pub(crate) fn place(&self, wasm_offset: usize) -> Option<Place> {
@@ -232,6 +241,19 @@ impl fmt::Debug for PolicyModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PolicyModule({} {} {})", self.0.hook, self.name(), self.0.hash.short())
     }
+}
+
+/// The fields of a context with the right to decide, as bytes from low to high; neighbours are joined.
+fn decided(env: &Env) -> Box<[Range<usize>]> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for field in env.ctx.fields().iter().filter(|f| f.rights == Rights::ReadWrite) {
+        let (start, end) = (field.offset as usize, (field.offset + field.bytes()) as usize);
+        match ranges.last_mut().filter(|last| last.end == start) {
+            Some(last) => last.end = end,
+            None => ranges.push(start..end),
+        }
+    }
+    ranges.into()
 }
 
 /// What [`GuestMemory`](crate::memory) relies on: one private memory that never grows.

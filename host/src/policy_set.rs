@@ -1,8 +1,8 @@
 //! [`PolicySet`]: everything that a source holds, verified and compiled, all or nothing; [`Plan`]: a set in force,
 //! with its maps; [`LoadError`]: why a set was refused.
 
-use crate::comm::Chain;
 use crate::config::{ConfigError, Manifest, PolicyEntry, ScopeName, Source, SourceSet};
+use crate::endpoint::{Chain, Seat};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::hooks::Hook;
@@ -62,7 +62,8 @@ impl PolicySet {
         let entries = read.manifest.policies.iter().zip(&read.files);
         let policies = entries
             .map(|(entry, file)| compile(engine, entry, &file.bytes))
-            .collect::<Result<Vec<_>, LoadError>>()?;
+            .collect::<Result<Vec<_>, LoadError>>()?
+            .concat();
         let set = PolicySet { policies, manifest: read.manifest, hash };
         set.check_map_memory()?;
         Ok(set)
@@ -150,12 +151,13 @@ impl SourceSet {
         part(b"ringfence policy set 1");
         for (entry, file) in self.manifest.policies.iter().zip(&self.files) {
             part(entry.display_name().as_bytes());
-            part(entry.hook.map_or("", |h| h.as_str()).as_bytes());
+            part(entry.hook.as_deref().unwrap_or("").as_bytes());
             part(entry.program.as_deref().unwrap_or("").as_bytes());
             part(ContentHash::of(&file.bytes).bytes());
         }
         let limits = &self.manifest.limits;
         part(format!("{:?} {:?} {:?}", limits.fuel, limits.max_channels, limits.map_memory).as_bytes());
+        part(format!("{:?}", limits.max_chunk_size).as_bytes());
         for (name, map) in &self.manifest.maps {
             part(name.as_bytes());
             part(format!("{} {}", map.scope.as_str(), map.reset).as_bytes());
@@ -164,50 +166,93 @@ impl SourceSet {
     }
 }
 
-fn compile(engine: &Engine, entry: &PolicyEntry, bytes: &[u8]) -> Result<Policy, LoadError> {
+/// Every program that an entry of the manifest means, verified, translated and compiled.
+fn compile(engine: &Engine, entry: &PolicyEntry, bytes: &[u8]) -> Result<Vec<Policy>, LoadError> {
     let file = entry.file.as_str();
-    let translator = |e| LoadError::translator(file, e);
-    let object = Object::parse(bytes).map_err(translator)?;
-    let (program, hook) = choose(&object, entry)?;
-    let program = object.program(&program).map_err(translator)?;
-    let verified = Verifier::new(hook.env()).verify(program).map_err(|r| LoadError::rejected(file, r))?;
-    let wasm = Translator::new().translate(&verified).map_err(translator)?;
-    let module = PolicyModule::compile(engine, wasm).map_err(|e| LoadError::host(file, e))?;
-    Ok(Policy { name: entry.display_name().to_owned(), file: file.to_owned(), module })
+    let object = Object::parse(bytes).map_err(|e| LoadError::translator(file, e))?;
+    let chosen = choose(&object, entry)?;
+    let alone = chosen.len() == 1;
+    let policy = |(program, hook): (String, Hook)| {
+        let name = match (alone, entry.display_name()) {
+            (true, name) => name.to_owned(),
+            (false, name) => format!("{name}.{program}"),
+        };
+        let module = compile_program(engine, file, &object, &program, hook)?;
+        Ok(Policy { name, file: file.to_owned(), module })
+    };
+    chosen.into_iter().map(policy).collect()
 }
 
-/// The program that the entry means, and its hook.
-fn choose(object: &Object, entry: &PolicyEntry) -> Result<(String, Hook), LoadError> {
-    let forced = entry.hook.and_then(|h| Hook::parse(h.as_str()));
-    let hook_of = |section: &str| forced.or_else(|| Hook::from_section(section).filter(|h| h.decides()));
-    let fail = |message| Err(LoadError::new(LoadErrorKind::NoProgram, &entry.file, message));
+fn compile_program(
+    engine: &Engine,
+    file: &str,
+    object: &Object,
+    program: &str,
+    hook: Hook,
+) -> Result<PolicyModule, LoadError> {
+    let translator = |e| LoadError::translator(file, e);
+    let program = object.program(program).map_err(translator)?;
+    let verified = Verifier::new(hook.env()).verify(program).map_err(|r| LoadError::rejected(file, r))?;
+    let wasm = Translator::new().translate(&verified).map_err(translator)?;
+    PolicyModule::compile(engine, wasm).map_err(|e| LoadError::host(file, e))
+}
+
+/// The programs that the entry means, each with its hook: the one that it names, or one for each hook that the object has
+/// programs for.
+fn choose(object: &Object, entry: &PolicyEntry) -> Result<Vec<(String, Hook)>, LoadError> {
+    let fail = |kind, message| Err(LoadError::new(kind, &entry.file, message));
+    let forced = match &entry.hook {
+        None => None,
+        Some(name) => match Hook::parse(name).filter(|h| *h != Hook::Generic) {
+            None => {
+                let hooks = Hook::offered().map(Hook::name).collect::<Vec<_>>().join(", ");
+                let message =
+                    format!("no hook is called {name:?} (the manifest's `hook`); there are {hooks}");
+                return fail(LoadErrorKind::Config, message);
+            }
+            hook => hook,
+        },
+    };
+    let hook_of =
+        |section: &str| forced.or_else(|| Hook::from_section(section).filter(|h| *h != Hook::Generic));
     let named = |name: &str| entry.program.as_deref().is_none_or(|want| want == name);
     let known: Vec<_> = object.programs().map(|p| (p.name(), p.section())).collect();
-    let found: Vec<_> =
-        known.iter().filter(|(name, section)| named(name) && hook_of(section).is_some()).collect();
-    let list = |programs: &[(&str, &str)]| {
-        let shown: Vec<_> =
-            programs.iter().map(|(name, section)| format!("{name} (section {section})")).collect();
-        if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") }
-    };
-    match (found.as_slice(), &entry.program) {
-        ([(name, section)], _) => match hook_of(section) {
-            Some(hook) => Ok(((*name).to_owned(), hook)),
-            None => fail(format!("section {section} names no hook")),
-        },
-        ([], Some(program)) => fail(format!(
-            "no program {program:?} for the hooks tuner and uprobe; the object has {}",
-            list(&known)
-        )),
-        ([], None) => fail(format!(
-            "no program in a section tuner or uprobe; the object has {}; name the hook in the manifest",
-            list(&known)
-        )),
-        (several, _) => {
-            let several: Vec<_> = several.iter().map(|p| **p).collect();
-            fail(format!("several programs: {}; say which one: program = \"NAME\"", list(&several)))
+    let found: Vec<(&str, Hook)> = known
+        .iter()
+        .filter(|(name, _)| named(name))
+        .filter_map(|(name, section)| Some((*name, hook_of(section)?)))
+        .collect();
+    let twice = found.iter().enumerate().find_map(|(i, p)| found[..i].iter().find(|q| q.1 == p.1));
+    match (twice, &entry.program) {
+        (None, Some(program)) if found.is_empty() => fail(
+            LoadErrorKind::NoProgram,
+            format!("no program {program:?} for a hook of NCCL; the object has {}", list(&known)),
+        ),
+        (None, None) if found.is_empty() => fail(
+            LoadErrorKind::NoProgram,
+            format!(
+                "no program in a section that names a hook (tuner, profiler, ...); the object has {}; name the hook in the \
+                 manifest",
+                list(&known)
+            ),
+        ),
+        (Some((_, hook)), _) => {
+            let all = known.iter().filter(|(_, s)| hook_of(s) == Some(*hook)).copied().collect::<Vec<_>>();
+            let message = format!(
+                "several programs for the hook {hook}: {}; say which one: program = \"NAME\"",
+                list(&all)
+            );
+            fail(LoadErrorKind::NoProgram, message)
         }
+        (None, _) => Ok(found.into_iter().map(|(name, hook)| (name.to_owned(), hook)).collect()),
     }
+}
+
+/// Programs with their sections, for messages.
+fn list(programs: &[(&str, &str)]) -> String {
+    let shown: Vec<_> =
+        programs.iter().map(|(name, section)| format!("{name} (section {section})")).collect();
+    if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") }
 }
 
 fn bytes(decl: &MapDecl) -> u64 {
@@ -266,12 +311,16 @@ impl Plan {
     pub(crate) fn max_channels(&self) -> u32 {
         crate::comm::max_channels(self.set.manifest.limits.max_channels)
     }
+    /// The operator's opt-in to chunk sizes above NCCL's own, in bytes.
+    pub(crate) fn max_chunk_size(&self) -> Option<u64> {
+        self.set.manifest.limits.max_chunk_size
+    }
     /// Did the operator set the bound, and thereby promise that communicators have that many?
     pub(crate) fn channel_promise(&self) -> bool {
         self.set.manifest.limits.max_channels.is_some()
     }
 
-    /// The instances for one communicator.
+    /// The instances of the policies on the hooks that are wanted, for one communicator.
     ///
     /// # Errors
     /// As [`Plan::new`]; no memory.
@@ -279,22 +328,22 @@ impl Plan {
         self: &Arc<Plan>,
         registry: &MapRegistry,
         communicator: u64,
+        wanted: impl Fn(Hook) -> bool,
     ) -> Result<Chain, LoadError> {
         let limits = Limits { fuel: self.set.manifest.limits.fuel };
-        let mut instances = Vec::with_capacity(self.maps.len());
-        for (policy, maps) in self.set.policies.iter().zip(&self.maps) {
+        let mut chain = Chain::empty(self.clone());
+        let here = self.set.policies.iter().zip(&self.maps).enumerate();
+        for (policy, (code, maps)) in here.filter(|(_, (p, _))| wanted(p.module.hook())) {
             let maps = match maps {
                 PlanMaps::All(maps) => maps.clone(),
-                PlanMaps::Some(_) => {
-                    resolve(registry, policy, policy.module.maps(), &self.rules, communicator)?
-                }
+                PlanMaps::Some(_) => resolve(registry, code, code.module.maps(), &self.rules, communicator)?,
             };
             let mut instance =
-                Instance::new(&policy.module, &maps, limits).map_err(|e| LoadError::host(&policy.file, e))?;
+                Instance::new(&code.module, &maps, limits).map_err(|e| LoadError::host(&code.file, e))?;
             instance.warm();
-            instances.push(instance);
+            chain.push(Seat { policy, instance });
         }
-        Ok(Chain { plan: self.clone(), instances })
+        Ok(chain)
     }
 }
 
@@ -454,6 +503,7 @@ mod tests {
             of(base, &[b"B", b"A"]),
             of(&format!("{base}[limits]\nmax_channels = 8\n"), &[b"A", b"B"]),
             of(&format!("{base}[limits]\nfuel = 8\n"), &[b"A", b"B"]),
+            of(&format!("{base}[limits]\nmax_chunk_size = 8192\n"), &[b"A", b"B"]),
             of(&format!("{base}[maps.m]\nreset = true\n"), &[b"A", b"B"]),
             of(&format!("{base}hook = 'tuner'\n"), &[b"A", b"B"]),
             of(&format!("{base}program = 'p'\n"), &[b"A", b"B"]),

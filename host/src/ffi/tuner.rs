@@ -13,9 +13,9 @@ use super::logger::NcclLogger;
 use super::types::{
     Logger, NcclResult, NvlDomainInfo, SUCCESS, TunerConstants, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6,
 };
+use crate::chunk::ChunkRequest;
 use crate::comm::{Communicator, Request};
 use crate::decision::{Applied, CommInfo, CostTable, PAIRS};
-use crate::host::Host;
 use ringfence_guest::abi::{algo, func, proto};
 use std::ffi::{c_int, c_void};
 use std::num::NonZeroU32;
@@ -68,7 +68,7 @@ unsafe extern "C" fn init_v2(
     context: *mut *mut c_void,
 ) -> NcclResult {
     // SAFETY: NCCL's arguments, passed on as they are.
-    unsafe { init(context, 0, n_ranks, n_nodes, logger, None) }
+    unsafe { init(context, 0, n_ranks, n_nodes, logger, None, null_mut()) }
 }
 
 unsafe extern "C" fn init_v5(
@@ -78,7 +78,7 @@ unsafe extern "C" fn init_v5(
     n_nodes: usize,
     logger: Option<Logger>,
     nvl: *mut NvlDomainInfo,
-    _constants: *mut TunerConstants,
+    constants: *mut TunerConstants,
 ) -> NcclResult {
     let nvl = if nvl.is_null() || !nvl.is_aligned() {
         None
@@ -87,11 +87,12 @@ unsafe extern "C" fn init_v5(
         Some(unsafe { nvl.read() })
     };
     // SAFETY: NCCL's arguments, passed on as they are.
-    unsafe { init(context, comm_id, n_ranks, n_nodes, logger, nvl) }
+    unsafe { init(context, comm_id, n_ranks, n_nodes, logger, nvl, constants) }
 }
 
 /// # Safety
-/// `context` is null or points to a pointer; `logger` is NCCL's.
+/// `context` is null or points to a pointer; `logger` is NCCL's; `constants` is null, misaligned, or points to NCCL's constants,
+/// which nobody else touches during `init`.
 unsafe fn init(
     context: *mut *mut c_void,
     comm_id: u64,
@@ -99,6 +100,7 @@ unsafe fn init(
     n_nodes: usize,
     logger: Option<Logger>,
     nvl: Option<NvlDomainInfo>,
+    constants: *mut TunerConstants,
 ) -> NcclResult {
     if context.is_null() || !context.is_aligned() {
         return SUCCESS;
@@ -119,7 +121,12 @@ unsafe fn init(
         };
         // SAFETY: NCCL passed its own logger, and keeps itself loaded while it has communicators.
         let logger = unsafe { NcclLogger::new(logger) };
-        match COMMS.insert(Host::join(info, logger)) {
+        let mut communicator = Communicator::join(info, logger);
+        if !constants.is_null() && constants.is_aligned() {
+            // SAFETY: as the caller promises.
+            communicator.edit_constants(unsafe { &mut *constants });
+        }
+        match COMMS.insert(communicator) {
             // SAFETY: as above.
             Ok(handle) => unsafe { context.write(handle) },
             Err(communicator) => communicator.leave(),
@@ -215,17 +222,32 @@ unsafe extern "C" fn get_coll_info_v2(
     })
 }
 
-/// Offered so that the member exists (NCCL reads it at each call); leaves NCCL's chunk size as it is.
+/// NCCL reads the member at each call, so a static table must have it always; without a policy on `tuner/chunk` NCCL's chunk
+/// size stays as it is.
 unsafe extern "C" fn get_chunk_size(
-    _context: *mut c_void,
-    _func: c_int,
-    _n_bytes: usize,
-    _algorithm: c_int,
-    _protocol: c_int,
-    _n_channels: c_int,
-    _chunk_size: *mut usize,
+    context: *mut c_void,
+    func: c_int,
+    n_bytes: usize,
+    algorithm: c_int,
+    protocol: c_int,
+    n_channels: c_int,
+    chunk_size: *mut usize,
 ) -> NcclResult {
-    SUCCESS
+    enter(move || {
+        if chunk_size.is_null() || !chunk_size.is_aligned() {
+            return;
+        }
+        // SAFETY: NCCL's pointer to its chunk size, neither null nor misaligned.
+        let nccl = unsafe { chunk_size.read() } as u64;
+        let numbers = [func, algorithm, protocol, n_channels].map(u32::try_from);
+        let [Ok(func), Ok(algo), Ok(proto), Ok(channels)] = numbers else { return };
+        let request =
+            ChunkRequest { func, n_bytes: n_bytes as u64, algo, proto, channels, nccl, so_far: nccl };
+        if let Some(Some(wanted)) = COMMS.with(context, |communicator| communicator.chunk_size(&request)) {
+            // SAFETY: as above. `chunk::ask` bounded the value to an int.
+            unsafe { chunk_size.write(wanted as usize) };
+        }
+    })
 }
 
 /// NCCL's table: declared `float **`, in truth one contiguous `float[numAlgo][numProto]`.

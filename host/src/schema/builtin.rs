@@ -26,7 +26,13 @@ macro_rules! builtins {
 
 builtins! {
     "tuner": "tuner.toml",
+    "tuner/chunk": "tuner_chunk.toml",
+    "tuner/init": "tuner_init.toml",
     "uprobe": "uprobe.toml",
+    "profiler": "profiler.toml",
+    "profiler/event": "profiler_event.toml",
+    "net": "net.toml",
+    "env": "env.toml",
 }
 
 impl Builtin {

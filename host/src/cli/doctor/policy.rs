@@ -74,7 +74,7 @@ fn verify(entry: &PolicyEntry, bytes: &[u8], report: &mut Report) {
         Ok(object) => object,
         Err(e) => return report.fail("policy", format!("{}: {e}", entry.file), "build it again"),
     };
-    let hook = entry.hook.and_then(|h| Hook::parse(h.as_str()));
+    let hook = entry.hook.as_deref().and_then(Hook::parse);
     let mut wanted = 0;
     for verdict in check::judge_all(&object, hook) {
         if entry.program.as_ref().is_some_and(|p| *p != verdict.program) {
