@@ -22,6 +22,7 @@ mod names;
 mod number;
 mod replay;
 mod run;
+mod schema;
 mod trace;
 mod translate;
 
@@ -78,6 +79,8 @@ enum Command {
     Translate(translate::Args),
     /// Take one decision with a policy, through verifier, translator and wasmtime.
     Run(run::Args),
+    /// Show hooks as data, and make headers from them.
+    Schema(schema::Args),
     /// Drive a built plugin over a trace as NCCL does, with a hot reload on request.
     Replay(Box<replay::Args>),
     /// Say what NCCL would load here, and why not.
@@ -90,6 +93,7 @@ impl Command {
             Command::Check(a) => a.json,
             Command::Disasm(_) | Command::Translate(_) => false,
             Command::Run(a) => a.json,
+            Command::Schema(a) => a.json(),
             Command::Replay(a) => a.json,
             Command::Doctor(a) => a.json,
         }
@@ -101,6 +105,7 @@ impl Command {
             Command::Disasm(a) => disasm::run(a, out),
             Command::Translate(a) => translate::run(a, out),
             Command::Run(a) => run::run(a, out),
+            Command::Schema(a) => schema::run(a, out),
             Command::Replay(a) => replay::run(a, out),
             Command::Doctor(a) => doctor::run(a, out),
         }
