@@ -4,6 +4,8 @@
 //! `RINGFENCE_POLICY` names an object, or a directory. A directory with `ringfence.toml`:
 //!
 //! ```toml
+//! schemas = ["ep_mode.toml"] # optional: hooks of libraries (crate::schema), below the directory
+//!
 //! [[policy]]                 # the chain, in this order; `policy = []` = none, NCCL decides alone
 //! file = "size_aware.bpf.o"  # below the directory
 //! name = "size-aware"        # optional; default: the file's name without .bpf.o
@@ -62,6 +64,8 @@ pub struct Manifest {
     pub limits: LimitsEntry,
     /// Maps by name.
     pub maps: BTreeMap<String, MapEntry>,
+    /// Files of schemas, below the directory.
+    pub schemas: Vec<String>,
 }
 
 /// A `[[policy]]` of the manifest.
@@ -152,6 +156,8 @@ struct Raw {
     limits: LimitsEntry,
     #[serde(default)]
     maps: BTreeMap<String, MapEntry>,
+    #[serde(default)]
+    schemas: Vec<String>,
 }
 
 impl Manifest {
@@ -171,7 +177,8 @@ impl Manifest {
             entry.check(i)?;
         }
         check_limits(&raw.limits)?;
-        Ok(Manifest { policies, limits: raw.limits, maps: raw.maps })
+        check_schemas(&raw.schemas)?;
+        Ok(Manifest { policies, limits: raw.limits, maps: raw.maps, schemas: raw.schemas })
     }
 
     /// The manifest that a lone object, or a directory without manifest, stands for.
@@ -182,9 +189,7 @@ impl Manifest {
 
 impl PolicyEntry {
     fn check(&self, index: usize) -> Result<(), ConfigError> {
-        let path = Path::new(&self.file);
-        let inside = path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
-        if self.file.is_empty() || !inside {
+        if !is_below(&self.file) {
             return Err(field(
                 format!("policy[{index}].file"),
                 format!("{:?} must be a path below the policy directory (no leading /, no ..)", self.file),
@@ -194,6 +199,25 @@ impl PolicyEntry {
             return Err(field(format!("policy[{index}].name"), "must be printable and not empty"));
         }
         Ok(())
+    }
+}
+
+/// Does the path name something below the directory that it is taken from?
+fn is_below(path: &str) -> bool {
+    let mut parts = Path::new(path).components();
+    !path.is_empty() && parts.all(|c| matches!(c, Component::Normal(_) | Component::CurDir))
+}
+
+fn check_schemas(files: &[String]) -> Result<(), ConfigError> {
+    if files.len() > MAX_POLICIES {
+        return Err(field("schemas", format!("{} files, at most {MAX_POLICIES}", files.len())));
+    }
+    match files.iter().find(|f| !is_below(f)) {
+        None => Ok(()),
+        Some(bad) => {
+            let why = format!("{bad:?} must be a path below the policy directory (no leading /, no ..)");
+            Err(field("schemas", why))
+        }
     }
 }
 
@@ -261,6 +285,7 @@ mod tests {
     use super::*;
 
     const FULL: &str = r#"
+schemas = ["ep_mode.toml", "sub/x.toml"]
 [[policy]]
 file = "size_aware.bpf.o"
 name = "size-aware"
@@ -283,6 +308,7 @@ reset = true
     fn a_full_manifest_is_read() {
         let m = Manifest::parse(FULL).unwrap();
         assert_eq!(m.policies.len(), 2);
+        assert_eq!(m.schemas, ["ep_mode.toml", "sub/x.toml"]);
         assert_eq!(m.policies[0].display_name(), "size-aware");
         assert_eq!(m.policies[0].program.as_deref(), Some("tune"));
         assert_eq!(m.policies[1].display_name(), "old");
@@ -319,6 +345,7 @@ reset = true
             (policy("[maps.m]\nscope = \"host\""), "line 4, column 9: unknown variant `host`"),
             ("[[policy]]\nfile = \"/etc/x.o\"".into(), "policy[0].file: \"/etc/x.o\" must be a path below"),
             ("[[policy]]\nfile = \"a/../../x.o\"".into(), "policy[0].file: \"a/../../x.o\" must be"),
+            ("schemas = ['../x.toml']\npolicy = []".into(), "schemas: \"../x.toml\" must be a path below"),
             ("[[policy]]\nfile = \"\"".into(), "policy[0].file: \"\" must be"),
             ("[[policy]]\nname = \"x\"".into(), "line 1, column 1: missing field `file`"),
             (policy("name = \"a\\nb\""), "policy[0].name: must be printable"),

@@ -11,6 +11,7 @@ use crate::ffi::logger::NcclLogger;
 use crate::hooks::Hook;
 use crate::host::Host;
 use crate::instance::Instance;
+use crate::maps::Map;
 use crate::policy_set::Plan;
 use crate::reload::{Slot, SwitchPolicy};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -165,9 +166,10 @@ impl Shared {
     /// How a new plan reaches this endpoint.
     pub fn switch_policy(&self) -> SwitchPolicy {
         match self.role {
-            Role::Tuner => SwitchPolicy::of(&self.info),
+            // A library says how many ranks must agree: one, where each decides for itself.
+            Role::Tuner | Role::Library => SwitchPolicy::of(&self.info),
             // They decide nothing that the ranks of a communicator must agree on.
-            Role::Profiler | Role::Net | Role::Env | Role::Library => SwitchPolicy::NextCall,
+            Role::Profiler | Role::Net | Role::Env => SwitchPolicy::NextCall,
         }
     }
 
@@ -198,6 +200,9 @@ pub struct Ran {
     pub faults: u32,
 }
 
+/// What the log says of a policy whose decision the schema does not allow.
+const NOT_ALLOWED: &str = "it decided what the hook's schema does not allow, and that field was put back";
+
 /// A chain of policies for one role. Used by one thread at a time.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -210,6 +215,8 @@ pub struct Endpoint {
     /// Contexts run so far, on all hooks but the tuner's.
     runs: u64,
     shared: Arc<Shared>,
+    /// A context before the policy that runs, to put back what it may not decide.
+    before: Vec<u8>,
     /// `None` in a process that has no host.
     host: Option<&'static Host>,
 }
@@ -218,7 +225,7 @@ impl Endpoint {
     pub(crate) fn new(shared: Arc<Shared>, chain: Chain, host: Option<&'static Host>) -> Endpoint {
         let info = CommInfo { max_channels: chain.plan.max_channels(), ..shared.info };
         let generation = shared.slot.generation();
-        Endpoint { info, chain, generation, noted: 0, runs: 0, shared, host }
+        Endpoint { info, chain, generation, noted: 0, runs: 0, shared, before: Vec::new(), host }
     }
 
     /// An endpoint on the newest plan of this process' host. Never fails: what goes wrong is logged, and everything passes
@@ -290,12 +297,18 @@ impl Endpoint {
         self.runs += 1;
         for seat in self.chain.others.iter_mut().filter(|s| s.instance.policy().hook() == hook) {
             ran.policies += 1;
-            match seat.instance.run_context(ctx) {
-                Ok(submitted) => ran.submitted += u32::from(submitted),
-                Err(fault) => {
-                    ran.faults += 1;
-                    first.get_or_insert((seat.policy, fault));
-                }
+            let custom = if let Hook::Custom(schema) = hook { Some(schema) } else { None };
+            if custom.is_some() {
+                self.before.clear();
+                self.before.extend_from_slice(ctx);
+            }
+            let outcome = seat.instance.run_context(ctx);
+            ran.submitted += u32::from(outcome == Ok(true));
+            let put_back = custom.and_then(|schema| schema.check_decision(ctx, &self.before));
+            let fault = outcome.err().or(put_back.map(|_| Fault::Host(NOT_ALLOWED)));
+            if let Some(fault) = fault {
+                ran.faults += 1;
+                first.get_or_insert((seat.policy, fault));
             }
         }
         if let Some((policy, fault)) = first {
@@ -303,6 +316,17 @@ impl Endpoint {
             self.note(policy, call, fault);
         }
         ran
+    }
+
+    /// Room for contexts of that many bytes, so that running a chain allocates nothing.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.before.reserve(bytes);
+    }
+
+    /// The map of that name of the first policy on `hook` that has one.
+    pub(crate) fn map(&self, hook: Hook, name: &str) -> Option<Arc<Map>> {
+        let mut here = self.chain.others.iter().filter(|s| s.instance.policy().hook() == hook);
+        here.find_map(|s| s.instance.maps().get(name).cloned())
     }
 
     /// Drops the policies on a hook that is asked only once.

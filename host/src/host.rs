@@ -26,6 +26,13 @@ use std::time::{Duration, Instant};
 /// thread that does not exist here. Deeper nesting of processes that each use NCCL gets no policies.
 static HOSTS: [OnceCell<Host>; 4] = [const { OnceCell::new() }; 4];
 
+/// Hosts of libraries that name their own source, see [`Host::open`]. Never taken out: endpoints hold them as `'static`, and
+/// nobody tells when the last caller that might come back is gone. Bounded by [`MAX_SOURCES`].
+static NAMED: Mutex<Vec<&'static Host>> = Mutex::new(Vec::new());
+
+/// Most sources that libraries may name in one process (and its forked children together).
+pub const MAX_SOURCES: usize = 16;
+
 static REPORTED_PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// The registry's own bound; the manifest's `map_memory` is checked per set.
@@ -34,6 +41,8 @@ const REGISTRY_BYTES: u64 = 16 << 30;
 /// State of the plugin in one process.
 pub struct Host {
     pid: u32,
+    /// The source, if it is not what the environment says at the start.
+    named: Option<Source>,
     state: Mutex<State>,
 }
 
@@ -84,10 +93,57 @@ impl Host {
     /// The host of this process; `None` after more than three nested forks.
     pub fn current() -> Option<&'static Host> {
         let pid = std::process::id();
-        HOSTS.iter().map(|cell| cell.get_or_init(|| Host::new(pid))).find(|host| host.pid == pid)
+        HOSTS.iter().map(|cell| cell.get_or_init(|| Host::new(pid, None))).find(|host| host.pid == pid)
     }
 
-    fn new(pid: u32) -> Host {
+    /// The host of this process for a source that its user names; the same one for the same path. `None` if there are
+    /// [`MAX_SOURCES`] of them.
+    pub fn open(source: Source) -> Option<&'static Host> {
+        let pid = std::process::id();
+        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = named.iter().copied().find(|h| h.pid == pid && h.named.as_ref() == Some(&source));
+        if known.is_some() || named.len() >= MAX_SOURCES {
+            return known;
+        }
+        let host: &'static Host = Box::leak(Box::new(Host::new(pid, Some(source))));
+        named.push(host);
+        Some(host)
+    }
+
+    /// Counts a user that is no endpoint: the first one loads the set and starts the reload thread.
+    pub(crate) fn attach(&'static self) {
+        adopt_logger(None);
+        let mut state = self.lock();
+        if state.users == 0 {
+            self.start(&mut state);
+        }
+        state.users += 1;
+    }
+
+    /// Takes back what [`Host::attach`] counted. The last user stops the reload thread.
+    pub(crate) fn detach(&'static self) {
+        if self.pid != std::process::id() {
+            return;
+        }
+        let mut state = self.lock();
+        state.users = state.users.saturating_sub(1);
+        let reloader = if state.users == 0 { state.reloader.take() } else { None };
+        drop(state);
+        if let Some(reloader) = reloader {
+            reloader.stop();
+            release_logger(self);
+        }
+    }
+
+    /// Reads the source on the caller's thread, as the reload thread does when the directory changes.
+    pub(crate) fn reload_now(&self) {
+        let source = self.lock().source.clone();
+        if let Some(source) = source {
+            self.reload(&source);
+        }
+    }
+
+    fn new(pid: u32, named: Option<Source>) -> Host {
         let state = State {
             users: 0,
             next_id: 1,
@@ -99,7 +155,7 @@ impl Host {
             last_reload: None,
             attempts: 0,
         };
-        Host { pid, state: Mutex::new(state) }
+        Host { pid, named, state: Mutex::new(state) }
     }
 
     /// A new endpoint, on the newest plan. Never fails: what goes wrong is logged, and the endpoint passes everything through.
@@ -166,7 +222,7 @@ impl Host {
 
     /// The first communicator: reads the environment, loads the set, starts the reload thread.
     fn start(&'static self, state: &mut State) {
-        let before = std::mem::replace(&mut state.source, Source::from_env());
+        let before = std::mem::replace(&mut state.source, self.named.clone().or_else(Source::from_env));
         let Some(source) = state.source.clone() else {
             state.plan = Arc::new(Plan::empty(state.plan.generation() + 1));
             return;
@@ -420,6 +476,10 @@ fn adopt_logger(logger: Option<NcclLogger>) {
 
 /// NCCL may be unloaded once its last communicator is gone.
 fn release_logger(host: &Host) {
+    if host.named.is_some() {
+        // A library's host, which never had NCCL's logger.
+        return;
+    }
     let state = host.lock();
     if state.users == 0 {
         log::set_sink(None);

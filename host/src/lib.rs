@@ -7,6 +7,7 @@
 mod chunk;
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod client;
 pub mod comm;
 pub mod config;
 mod constants;

@@ -40,7 +40,7 @@ pub struct PolicySet {
 impl PolicySet {
     /// No policies: NCCL decides alone.
     pub fn empty() -> PolicySet {
-        let set = SourceSet { manifest: Manifest::default(), files: Vec::new() };
+        let set = SourceSet { manifest: Manifest::default(), files: Vec::new(), schemas: Vec::new() };
         PolicySet { policies: Vec::new(), hash: set.hash(), manifest: set.manifest }
     }
 
@@ -59,6 +59,7 @@ impl PolicySet {
     pub fn build(read: SourceSet) -> Result<PolicySet, LoadError> {
         let hash = read.hash();
         let engine = Engine::global().map_err(LoadError::engine)?;
+        read.intern_schemas()?;
         let entries = read.manifest.policies.iter().zip(&read.files);
         let policies = entries
             .map(|(entry, file)| compile(engine, entry, &file.bytes))
@@ -162,7 +163,22 @@ impl SourceSet {
             part(name.as_bytes());
             part(format!("{} {}", map.scope.as_str(), map.reset).as_bytes());
         }
+        for schema in &self.schemas {
+            part(schema.hash().bytes());
+        }
         ContentHash::of(&canonical)
+    }
+
+    /// Makes the set's schemas hooks of this process.
+    ///
+    /// # Errors
+    /// A schema whose name has another layout here.
+    pub(crate) fn intern_schemas(&self) -> Result<(), LoadError> {
+        for schema in &self.schemas {
+            let interned = schema.clone().intern();
+            interned.map_err(|e| LoadError::new(LoadErrorKind::Config, e.file(), e.message()))?;
+        }
+        Ok(())
     }
 }
 
@@ -489,7 +505,7 @@ mod tests {
         let manifest = Manifest::parse(manifest).unwrap();
         let files = manifest.policies.iter().zip(objects);
         let files = files.map(|(e, b)| PolicyFile { path: e.file.clone(), bytes: b.to_vec() }).collect();
-        SourceSet { manifest, files }
+        SourceSet { manifest, files, schemas: Vec::new() }
     }
 
     #[test]

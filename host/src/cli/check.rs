@@ -17,9 +17,8 @@ pub(super) struct Args {
     /// eBPF objects.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Check all programs as this hook (tuner, uprobe, generic), whatever their sections say.
-    #[arg(long, value_name = "NAME", value_parser = hook::parse)]
-    hook: Option<Hook>,
+    #[command(flatten)]
+    hook: hook::HookArgs,
     /// For each refusal: the whole path, registers and stack, and an example of a fix.
     #[arg(long)]
     explain: bool,
@@ -38,6 +37,7 @@ pub(super) struct Args {
 /// Runs the command.
 pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
     let mut exit = Exit::Ok;
+    let hook = args.hook.resolve()?;
     let mut log = LogFile::open(args)?;
     for file in &args.files {
         let object = match input::load_object(file) {
@@ -48,12 +48,12 @@ pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
                 continue;
             }
         };
-        for verdict in judge_all(&object, args.hook) {
+        for verdict in judge_all(&object, hook) {
             if verdict.refusal.is_some() {
                 exit = exit.or(Exit::Refused);
             }
-            log.write(args, &object, &verdict, out)?;
-            let explanation = verdict.refusal.as_ref().and_then(|_| verdict.explain(&object, args.hook));
+            log.write(args, &object, &verdict, hook, out)?;
+            let explanation = verdict.refusal.as_ref().and_then(|_| verdict.explain(&object, hook));
             verdict.print(file, args, explanation.as_ref(), out)?;
         }
     }
@@ -80,7 +80,14 @@ impl LogFile {
         })
     }
 
-    fn write(&mut self, args: &Args, object: &Object, v: &Verdict, out: Out<'_>) -> io::Result<()> {
+    fn write(
+        &mut self,
+        args: &Args,
+        object: &Object,
+        v: &Verdict,
+        hook: Option<Hook>,
+        out: Out<'_>,
+    ) -> io::Result<()> {
         let mut stderr = io::stderr();
         let to: Out<'_> = match self {
             LogFile::Nowhere => return Ok(()),
@@ -88,7 +95,7 @@ impl LogFile {
             LogFile::Output => out,
             LogFile::File(file) => file,
         };
-        let Some((verifier, program)) = v.load(object, args.hook) else { return Ok(()) };
+        let Some((verifier, program)) = v.load(object, hook) else { return Ok(()) };
         writeln!(to, "log of {} ({})", v.program, v.section)?;
         verifier.log(&program, to, args.log_limit)
     }

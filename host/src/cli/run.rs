@@ -12,6 +12,7 @@ use crate::hooks::Hook;
 use crate::instance::{Instance, Limits};
 use crate::maps::{MapRegistry, Owner, ScopeRules};
 use crate::policy::PolicyModule;
+use crate::schema::Schema;
 use anyhow::{Context, ensure};
 use ringfence_translator::verify::{Env, Verifier};
 use ringfence_translator::wasm::Translator;
@@ -22,19 +23,20 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+mod context;
+
 /// Arguments of `ringfence run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// eBPF object.
     file: PathBuf,
-    /// Run as this hook (tuner, uprobe, generic), whatever the section says.
-    #[arg(long, value_name = "NAME", value_parser = hook::parse)]
-    hook: Option<Hook>,
+    #[command(flatten)]
+    hook: hook::HookArgs,
     /// The program, where the object holds several.
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
-    /// Set an input by its name in the context, as n_bytes=4M or func=allreduce. May be repeated.
-    #[arg(long, value_name = "FIELD=VALUE")]
+    /// Set a field of the context by its name, as n_bytes=4M or func=allreduce; name[3]=7 for an element. May be repeated.
+    #[arg(long, visible_alias = "ctx", value_name = "FIELD=VALUE")]
     set: Vec<String>,
     /// Memory of a generic program, as hexadecimal digits.
     #[arg(long, value_name = "HEX")]
@@ -51,13 +53,16 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
     let object = input::load_object(&args.file)?;
     let program = input::choose_program(&object, args.program.as_deref())?;
-    let hook = translate::hook_of(&program, args.hook)?;
+    let hook = translate::hook_of(&program, args.hook.resolve()?)?;
     if hook == Hook::Generic {
-        ensure!(args.set.is_empty(), "--set is for tuner hooks; a generic program takes --mem");
+        ensure!(args.set.is_empty(), "--set is for hooks with fields; a generic program takes --mem");
         return run_generic(args, program, out);
     }
     ensure!(args.mem.is_none(), "--mem is for the generic hook; {hook} takes --set FIELD=VALUE");
-    run_tuner(args, program, hook, out)
+    match hook.schema() {
+        Some(schema) if !hook.decides() => run_fields(args, program, hook, schema, out),
+        _ => run_tuner(args, program, hook, out),
+    }
 }
 
 /// Most bytes of all maps of the policy.
@@ -95,7 +100,7 @@ fn faulted(fault: &Fault, name: &str, hook: Hook, json: bool, out: Out<'_>) -> a
         let line = json!({"program": name, "hook": hook.name(), "fault": fault.name(), "message": fault.to_string()});
         writeln!(out, "{line}")?;
     } else {
-        writeln!(io::stderr(), "{name}: {fault}; NCCL keeps its own choice")?;
+        writeln!(io::stderr(), "{name}: {fault}; the decision so far stands")?;
     }
     Ok(Exit::Refused)
 }
@@ -125,6 +130,43 @@ fn run_generic(args: &Args, program: Program, out: Out<'_>) -> anyhow::Result<Ex
         writeln!(out, "fuel  {fuel} of {}", instance.fuel_limit())?;
     }
     Ok(Exit::Ok)
+}
+
+/// A program over the fields of any hook but the tuner's.
+fn run_fields(
+    args: &Args,
+    program: Program,
+    hook: Hook,
+    schema: &Schema,
+    out: Out<'_>,
+) -> anyhow::Result<Exit> {
+    let before = context::fill(schema, &args.set)?;
+    let name = program.name().to_owned();
+    let mut instance = match instance(program, hook.env(), args.fuel)? {
+        Ok(instance) => instance,
+        Err(rejection) => return refused(&rejection, args.json, out),
+    };
+    let mut ctx = before.clone();
+    let submitted = match instance.run_context(&mut ctx) {
+        Ok(submitted) => submitted,
+        Err(fault) => return faulted(&fault, &name, hook, args.json, out),
+    };
+    let wrong = schema.check_decision(&mut ctx, &before).map(|f| f.name.as_str());
+    let fuel = instance.fuel_used();
+    if args.json {
+        let decided = context::json(schema, &ctx);
+        let line = json!({"program": name, "hook": hook.name(), "submitted": submitted, "decided": decided, "put_back": wrong, "fuel": fuel, "fault": null});
+        writeln!(out, "{line}")?;
+    } else {
+        let word = if submitted { "submits" } else { "leaves the decision so far" };
+        writeln!(out, "{name} ({hook}): {word}")?;
+        write!(out, "{}", context::text(schema, &before, &ctx))?;
+        if let Some(field) = wrong {
+            writeln!(out, "  {field} was put back: the schema does not allow what the policy decided")?;
+        }
+        writeln!(out, "  fuel {fuel} of {}", instance.fuel_limit())?;
+    }
+    Ok(if wrong.is_some() { Exit::Refused } else { Exit::Ok })
 }
 
 /// Pairs of hexadecimal digits; white space is skipped.

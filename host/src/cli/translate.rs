@@ -25,9 +25,8 @@ pub(super) struct Args {
     /// The program, where the object holds several.
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
-    /// Verify as this hook (tuner, uprobe, generic), whatever the section says.
-    #[arg(long, value_name = "NAME", value_parser = hook::parse)]
-    hook: Option<Hook>,
+    #[command(flatten)]
+    hook: hook::HookArgs,
 }
 
 /// Runs the command: exit code 1 if the program is refused; nothing is written then.
@@ -35,7 +34,7 @@ pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
     ensure!(args.wat || args.output.is_some(), "a binary module needs -o OUT.wasm (or --wat for text)");
     let object = input::load_object(&args.file)?;
     let program = input::choose_program(&object, args.program.as_deref())?;
-    let hook = hook_of(&program, args.hook)?;
+    let hook = hook_of(&program, args.hook.resolve()?)?;
     let Some(verified) = verify(program, hook)? else { return Ok(Exit::Refused) };
     let module = Translator::new()
         .translate(&verified)

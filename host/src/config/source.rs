@@ -3,6 +3,7 @@
 
 use super::{ConfigError, MANIFEST, MAX_MANIFEST_BYTES, MAX_POLICIES, Manifest, OBJECT_SUFFIX, POLICY_VAR};
 use crate::ffi::sys;
+use crate::schema::{MAX_SCHEMA_BYTES, Schema};
 use cap_std::fs::{Dir, File, Metadata, MetadataExt, OpenOptions, OpenOptionsExt};
 use ringfence_translator::limits::MAX_OBJECT_BYTES;
 use std::ffi::OsString;
@@ -46,6 +47,8 @@ pub struct SourceSet {
     pub manifest: Manifest,
     /// The objects, one for each of `manifest.policies`.
     pub files: Vec<PolicyFile>,
+    /// The schemas, one for each of `manifest.schemas`.
+    pub schemas: Vec<Schema>,
 }
 
 impl Source {
@@ -165,7 +168,18 @@ impl Reader {
             })?;
             files.push(PolicyFile { path: entry.file.clone(), bytes });
         }
-        Ok(SourceSet { manifest, files })
+        let schemas = manifest.schemas.iter().map(|f| self.schema(f)).collect::<Result<_, _>>()?;
+        Ok(SourceSet { manifest, files, schemas })
+    }
+
+    fn schema(&mut self, file: &str) -> Result<Schema, ConfigError> {
+        let shown = self.path(file);
+        let bytes = self.read(file, MAX_SCHEMA_BYTES as u64).map_err(|e| match e {
+            ReadError::Missing => ConfigError::new(&shown, "no such file"),
+            ReadError::Other(e) => e,
+        })?;
+        let text = String::from_utf8(bytes).map_err(|_| ConfigError::new(&shown, "is not UTF-8"))?;
+        Schema::parse(&text, &shown).map_err(|e| ConfigError::new(&shown, e.message()))
     }
 
     /// All objects of a directory without manifest, in the order of names.
@@ -327,6 +341,23 @@ mod tests {
         put(&d, MANIFEST, "[[policy]]\nfile='b.bpf.o'\n[[policy]]\nfile='a.bpf.o'\n");
         let set = Source::at(d.path()).read().unwrap();
         assert_eq!(set.files.iter().map(|f| f.path.as_str()).collect::<Vec<_>>(), ["b.bpf.o", "a.bpf.o"]);
+    }
+
+    #[test]
+    fn schemas_are_read_with_the_set_and_named_in_errors() {
+        let dir = dir();
+        put(&dir, "ringfence.toml", "schemas = ['h.toml']\npolicy = []\n");
+        refused(&Source::at(dir.path()), "h.toml: no such file");
+        put(&dir, "h.toml", "name = 'source-test'\nsize = 7\n");
+        refused(&Source::at(dir.path()), "h.toml: line 2, column 8: size: 7 must be");
+        put(&dir, "h.toml", "name = 'source-test'\nsize = 8\n");
+        let first = Source::at(dir.path()).read().unwrap();
+        assert_eq!(first.schemas[0].name(), "source-test");
+        // A comment is no change; another layout is.
+        put(&dir, "h.toml", "# a comment\nname = 'source-test'\nsize = 8\n");
+        assert_eq!(Source::at(dir.path()).read().unwrap().hash(), first.hash());
+        put(&dir, "h.toml", "name = 'source-test'\nsize = 16\n");
+        assert_ne!(Source::at(dir.path()).read().unwrap().hash(), first.hash());
     }
 
     #[test]

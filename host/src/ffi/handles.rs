@@ -33,7 +33,7 @@ impl<T> Slot<T> {
 }
 
 /// Table of the live values, addressed by the opaque handles given to NCCL.
-pub(crate) struct Handles<T> {
+pub struct Handles<T> {
     segments: [OnceLock<Box<[Slot<T>]>>; SEGMENTS],
     free: Mutex<Free>,
 }
@@ -44,7 +44,9 @@ struct Free {
 }
 
 impl<T> Handles<T> {
-    pub(crate) const fn new() -> Handles<T> {
+    /// An empty table.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Handles<T> {
         Handles {
             segments: [const { OnceLock::new() }; SEGMENTS],
             free: Mutex::new(Free { indices: Vec::new(), next: 0 }),
@@ -53,7 +55,7 @@ impl<T> Handles<T> {
 
     /// Stores `value` and returns its handle; gives it back if the table is full or the free slot is held by a
     /// call that panicked.
-    pub(crate) fn insert(&self, value: T) -> Result<*mut c_void, T> {
+    pub fn insert(&self, value: T) -> Result<*mut c_void, T> {
         let Some(index) = self.take_index() else { return Err(value) };
         let segment = self.segments[index as usize / SEGMENT]
             .get_or_init(|| (0..SEGMENT).map(|_| Slot::new()).collect());
@@ -75,7 +77,7 @@ impl<T> Handles<T> {
     /// Runs `f` on the value of `handle`. `None` if the handle is null, stale or invented, or if another thread
     /// is inside (never waits).
     #[inline]
-    pub(crate) fn with<R>(&self, handle: *mut c_void, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+    pub fn with<R>(&self, handle: *mut c_void, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let (slot, generation) = self.slot(handle)?;
         slot.0.enter(|entry| match &mut entry.value {
             Some(value) if entry.generation == generation => Some(f(value)),
@@ -85,7 +87,7 @@ impl<T> Handles<T> {
 
     /// Takes the value of `handle` out; from then on the handle is stale. Waits for a call that is inside (a
     /// microsecond at most); gives up after a while if that call never ends, and leaks the value.
-    pub(crate) fn remove(&self, handle: *mut c_void) -> Option<T> {
+    pub fn remove(&self, handle: *mut c_void) -> Option<T> {
         let (slot, generation) = self.slot(handle)?;
         for _ in 0..1000 {
             let taken = slot

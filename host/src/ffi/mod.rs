@@ -7,7 +7,7 @@
 #[cfg(feature = "cli")]
 pub mod driver;
 pub mod guard;
-pub(crate) mod handles;
+pub mod handles;
 pub(crate) mod library;
 mod lock;
 pub mod logger;

@@ -29,6 +29,9 @@ pub(super) fn inspect(path: Option<&Path>, report: &mut Report) {
             return report.fail("policy", e.to_string(), "correct it; until then the plugin decides nothing");
         }
     };
+    if let Err(e) = set.intern_schemas() {
+        report.fail("policy", e.to_string(), "one name has one layout; correct it");
+    }
     if set.files.is_empty() {
         report.warn(
             "policy",
