@@ -110,6 +110,11 @@ impl Host {
         Some(host)
     }
 
+    /// Was this host made by this process, and not by one that forked it? A child must not use its parent's.
+    pub fn is_of_this_process(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
     /// Counts a user that is no endpoint: the first one loads the set and starts the reload thread.
     pub(crate) fn attach(&'static self) {
         adopt_logger(None);

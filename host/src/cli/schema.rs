@@ -1,8 +1,8 @@
 //! `ringfence schema`: hooks as data: which there are, what a policy sees and decides there, and headers made from them.
 
-use super::{Exit, Out, input};
-use crate::schema::{Field, FieldRights, MAX_SCHEMA_BYTES, Schema};
-use anyhow::{Context, bail};
+use super::{Exit, Out};
+use crate::schema::{Field, FieldRights, Schema};
+use anyhow::bail;
 use ringfence_translator::verify::RankLabel;
 use serde_json::{Value, json};
 use std::io;
@@ -66,16 +66,9 @@ pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Reads the schema of a file.
-fn load(path: &Path) -> anyhow::Result<Schema> {
-    let bytes = input::read_capped(path, MAX_SCHEMA_BYTES as u64)?;
-    let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))?;
-    Ok(Schema::parse(&text, &path.display().to_string())?)
-}
-
 /// Makes the schemas of files hooks of this process, as `--schema FILE` asks.
 pub(super) fn intern_all(files: &[PathBuf]) -> anyhow::Result<()> {
-    files.iter().try_for_each(|file| Ok(load(file)?.intern().map(drop)?))
+    files.iter().try_for_each(|file| Ok(Schema::read(file)?.intern().map(drop)?))
 }
 
 /// A hook of NCCL's by its name, or else the schema of a file. A name that is both means the hook; `./NAME` the file.
@@ -88,11 +81,11 @@ fn find(text: &str) -> anyhow::Result<Box<Schema>> {
         let names: Vec<&str> = Schema::all_builtin().map(Schema::name).collect();
         bail!("{text} is neither a file nor a hook of NCCL's; there are {}", names.join(", "));
     }
-    load(path).map(Box::new)
+    Ok(Box::new(Schema::read(path)?))
 }
 
 fn list(files: &[PathBuf], json: bool, out: Out<'_>) -> anyhow::Result<()> {
-    let loaded = files.iter().map(|f| load(f)).collect::<anyhow::Result<Vec<_>>>()?;
+    let loaded = files.iter().map(|f| Schema::read(f)).collect::<Result<Vec<_>, _>>()?;
     let known: Vec<&Schema> = Schema::all_builtin().map(|s| -> &Schema { s }).chain(&loaded).collect();
     for schema in known {
         if json {

@@ -6,6 +6,9 @@ use ringfence_translator::verify::RankLabel;
 use ringfence_translator::wasm::layout::CTX_MAX;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use toml::Spanned;
 
 /// Most bytes of a schema's file.
@@ -17,10 +20,11 @@ const MAX_VALUES: usize = 256;
 /// Longest name of a hook or a field in bytes.
 const MAX_NAME: usize = 63;
 
-/// First parts of names that belong to NCCL's hooks, and sections that mean something else to every loader.
-const RESERVED: [&str; 12] = [
+/// First parts of names that belong to NCCL's hooks, sections that mean something else to every loader, and two whose context would
+/// be called like one of ringfence.h.
+const RESERVED: [&str; 14] = [
     "tuner", "uprobe", "ncclbpf", "profiler", "net", "env", "control", "generic", "license", "maps",
-    "version", "text",
+    "version", "text", "coll", "chunk",
 ];
 
 /// Words that cannot name a member of a struct in C, C++ or Rust. Headers are made from schemas.
@@ -95,6 +99,24 @@ impl Schema {
             ));
         }
         Text { text, file }.schema(raw)
+    }
+
+    /// Reads the schema of a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is none, and as [`Schema::parse`].
+    pub fn read(path: &Path) -> Result<Schema, SchemaError> {
+        let shown = path.display().to_string();
+        let fail = |e: std::io::Error| SchemaError::new(&shown, format!("cannot read: {e}"));
+        let file = File::open(path).map_err(fail)?;
+        if !file.metadata().map_err(fail)?.is_file() {
+            return Err(SchemaError::new(&shown, "is not a regular file"));
+        }
+        let mut text = Vec::new();
+        // One byte more than is taken, so that a longer file is told from one that just fits.
+        file.take(MAX_SCHEMA_BYTES as u64 + 1).read_to_end(&mut text).map_err(fail)?;
+        let text = String::from_utf8(text).map_err(|_| SchemaError::new(&shown, "is not UTF-8"))?;
+        Schema::parse(&text, &shown)
     }
 
     /// As [`Schema::parse`], for the schemas of NCCL's own hooks.
