@@ -19,7 +19,7 @@ use crate::policy_set::{LoadError, Plan, PolicySet};
 use crate::reload::{Reloader, SwitchPolicy};
 use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Hosts of this process and of its ancestors by fork. A forked child must not use its parent's: a lock may be held by a
@@ -54,9 +54,12 @@ struct State {
     registry: Option<Arc<MapRegistry>>,
     plan: Arc<Plan>,
     endpoints: Vec<Arc<Shared>>,
+    /// Plans before the one in force, the newest last, as long as somebody uses them.
+    older: Vec<Weak<Plan>>,
     reloader: Option<Reloader>,
     last_reload: Option<ReloadReport>,
     attempts: u64,
+    refusals: u64,
 }
 
 /// Outcome of the latest attempt to load a set, at the start or by reload.
@@ -156,9 +159,11 @@ impl Host {
             registry: None,
             plan: Arc::new(Plan::empty(0)),
             endpoints: Vec::new(),
+            older: Vec::new(),
             reloader: None,
             last_reload: None,
             attempts: 0,
+            refusals: 0,
         };
         Host { pid, named, state: Mutex::new(state) }
     }
@@ -209,6 +214,17 @@ impl Host {
     /// The plan that new endpoints get.
     pub fn plan(&self) -> Arc<Plan> {
         self.lock().plan.clone()
+    }
+
+    /// Plans that came before it and that communicators still use, the newest first.
+    pub fn older_plans(&self) -> Vec<Arc<Plan>> {
+        self.lock().older.iter().rev().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Sets that came into force, and sets that were refused, in this process so far.
+    pub fn reload_counts(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.attempts - state.refusals, state.refusals)
     }
 
     /// Endpoints that are alive: for each communicator one for each interface that NCCL uses of ours.
@@ -322,6 +338,9 @@ impl State {
         let switched = chains.len();
         let garbage =
             chains.into_iter().filter_map(|(shared, chain)| shared.slot().offer(generation, chain)).collect();
+        plan.succeed(&self.plan);
+        self.older.retain(|old| old.strong_count() > 0);
+        self.older.push(Arc::downgrade(&self.plan));
         self.plan = plan.clone();
         let kept = self.endpoints.len() - switched;
         Ok((Switched { generation, hash: plan.set().hash(), switched, kept }, garbage))
@@ -373,6 +392,7 @@ impl State {
 
     fn record(&mut self, begun: Instant, outcome: Result<Switched, LoadError>) {
         self.attempts += 1;
+        self.refusals += u64::from(outcome.is_err());
         self.last_reload = Some(ReloadReport { attempt: self.attempts, took: begun.elapsed(), outcome });
     }
 

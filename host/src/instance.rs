@@ -103,7 +103,7 @@ impl Instance {
             hook: policy.hook(),
             reads: policy.reads(),
             fuel,
-            counters: policy.metrics().register(),
+            counters: policy.metrics().register(policy.hook()),
             prepared: 0,
             takes: takes_something(policy),
             last_channels: 0,
@@ -121,6 +121,7 @@ impl Instance {
         &self.store.data().maps
     }
     /// Fuel that the latest call used; 0 before the first one.
+    #[inline]
     pub fn fuel_used(&self) -> u64 {
         self.fuel.saturating_sub(self.store.get_fuel().unwrap_or(0))
     }
@@ -162,6 +163,7 @@ impl Instance {
     /// The [`Fault`]; the instance stays usable, and the caller keeps `so_far`.
     #[inline]
     pub fn decide(&mut self, input: &TunerInput<'_>, so_far: Decision) -> Result<Decision, Fault> {
+        let began = self.counters.begin();
         let result = match self.hook {
             Hook::Tuner => self.decide_tuner(input, so_far),
             Hook::NcclBpf => self.decide_ncclbpf(input, so_far),
@@ -169,7 +171,7 @@ impl Instance {
         };
         match result {
             Ok(decision) => {
-                self.counters.answered(decision.is_some());
+                self.counters.answered(began, decision.is_some(), self.fuel_used());
                 Ok(decision.unwrap_or(so_far))
             }
             Err(fault) => Err(self.count(fault)),
@@ -211,9 +213,10 @@ impl Instance {
     /// # Errors
     /// The [`Fault`]; [`Fault::Host`] if `ctx` does not have the size of the hook's context. After a fault `ctx` is unchanged.
     pub fn run_context(&mut self, ctx: &mut [u8]) -> Result<bool, Fault> {
+        let began = self.counters.begin();
         match self.run_fields(ctx) {
             Ok(submitted) => {
-                self.counters.answered(submitted);
+                self.counters.answered(began, submitted, self.fuel_used());
                 Ok(submitted)
             }
             Err(fault) => Err(self.count(fault)),
@@ -247,9 +250,10 @@ impl Instance {
     /// The [`Fault`]; [`Fault::Host`] if the buffer has more than [`CTX_MAX`] bytes, or than the policy was verified
     /// for. After a fault `mem` is unchanged.
     pub fn run_generic(&mut self, mem: &mut [u8]) -> Result<u64, Fault> {
+        let began = self.counters.begin();
         match self.run_buffer(mem) {
             Ok(r0) => {
-                self.counters.answered(true);
+                self.counters.answered(began, true, self.fuel_used());
                 Ok(r0)
             }
             Err(fault) => Err(self.count(fault)),
@@ -317,7 +321,7 @@ impl Instance {
 
     #[cold]
     fn count(&self, fault: Stopped) -> Fault {
-        self.counters.faulted(&fault);
+        self.counters.faulted(&fault, self.fuel_used());
         *fault
     }
 

@@ -13,6 +13,7 @@ mod array;
 mod hash;
 mod registry;
 mod ring;
+mod tools;
 
 pub use registry::{DEFAULT_MAP_BYTES, MapRegistry, MapSet, Owner, Scope, ScopeRules};
 

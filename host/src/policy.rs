@@ -134,7 +134,7 @@ struct Inner {
     /// Bytes of the context that a policy may decide, neighbours joined.
     decided: Box<[Range<usize>]>,
     hash: ContentHash,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
 }
 
 impl PolicyModule {
@@ -176,7 +176,7 @@ impl PolicyModule {
             reads,
             decided,
             hash,
-            metrics: Metrics::default(),
+            metrics: Arc::default(),
         })))
     }
 
@@ -208,7 +208,7 @@ impl PolicyModule {
         self.0.hash
     }
     /// Counters over all instances.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
     }
 

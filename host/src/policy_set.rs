@@ -323,6 +323,17 @@ impl Plan {
         };
         self.set.policies.iter().filter_map(line).collect()
     }
+    /// Lets the counters of each policy go on from those of the policy of the same name and hook in the plan before.
+    pub(crate) fn succeed(&self, before: &Plan) {
+        let same = |a: &Policy, b: &Policy| a.name == b.name && a.module.hook() == b.module.hook();
+        for (i, policy) in self.set.policies.iter().enumerate() {
+            // A name may stand in the chain several times.
+            let nth = self.set.policies.iter().take(i).filter(|p| same(p, policy)).count();
+            if let Some(old) = before.set.policies.iter().filter(|p| same(p, policy)).nth(nth) {
+                policy.module.metrics().succeed(old.module.metrics());
+            }
+        }
+    }
     /// Bound on channels.
     pub(crate) fn max_channels(&self) -> u32 {
         crate::comm::max_channels(self.set.manifest.limits.max_channels)

@@ -18,11 +18,16 @@ mod explain;
 mod fields;
 mod hook;
 mod input;
+mod map;
+mod metrics;
 mod names;
 mod number;
+mod process;
 mod replay;
 mod run;
 mod schema;
+mod status;
+mod table;
 mod trace;
 mod translate;
 
@@ -85,6 +90,12 @@ enum Command {
     Replay(Box<replay::Args>),
     /// Say what NCCL would load here, and why not.
     Doctor(doctor::Args),
+    /// Show what the jobs of this user do with their policies.
+    Status(status::Args),
+    /// Read and write the maps of a running job.
+    Map(map::Args),
+    /// Write the state of running jobs for Prometheus.
+    Metrics(metrics::Args),
 }
 
 impl Command {
@@ -96,6 +107,9 @@ impl Command {
             Command::Schema(a) => a.json(),
             Command::Replay(a) => a.json,
             Command::Doctor(a) => a.json,
+            Command::Status(a) => a.json,
+            Command::Map(a) => a.json,
+            Command::Metrics(_) => false,
         }
     }
 
@@ -108,6 +122,9 @@ impl Command {
             Command::Schema(a) => schema::run(a, out),
             Command::Replay(a) => replay::run(a, out),
             Command::Doctor(a) => doctor::run(a, out),
+            Command::Status(a) => status::run(a, out),
+            Command::Map(a) => map::run(a, out),
+            Command::Metrics(a) => metrics::run(a, out),
         }
     }
 }

@@ -22,12 +22,15 @@ pub(crate) fn on_read_only_mount(fd: BorrowedFd<'_>) -> bool {
     rc == 0 && unsafe { stat.assume_init() }.f_flag & libc::ST_RDONLY != 0
 }
 
-/// Waits until one of the descriptors is readable (or broken), or the time is over. Tells which are.
+/// Waits until one of the descriptors is readable (or broken), or the time is over. Tells which are; a place without a
+/// descriptor never is.
 pub(crate) fn wait_readable<const N: usize>(
-    fds: [BorrowedFd<'_>; N],
+    fds: [Option<BorrowedFd<'_>>; N],
     timeout: Duration,
 ) -> io::Result<[bool; N]> {
-    let mut polls = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    // poll(2) ignores negative descriptors.
+    let number = |fd: Option<BorrowedFd<'_>>| fd.map_or(-1, |fd| fd.as_raw_fd());
+    let mut polls = fds.map(|fd| libc::pollfd { fd: number(fd), events: libc::POLLIN, revents: 0 });
     let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: `polls` is an array of N initialised pollfd; the descriptors are borrowed, hence open.
     let rc = unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, millis) };
@@ -106,13 +109,14 @@ mod tests {
     fn waiting_tells_which_is_readable() {
         let (a, _keep) = io::pipe().unwrap();
         let (b, mut write) = io::pipe().unwrap();
-        let none = wait_readable([a.as_fd(), b.as_fd()], Duration::from_millis(1)).unwrap();
+        let (first, second) = (Some(a.as_fd()), Some(b.as_fd()));
+        let none = wait_readable([first, second], Duration::from_millis(1)).unwrap();
         assert_eq!(none, [false, false]);
         write.write_all(b"x").unwrap();
-        let one = wait_readable([a.as_fd(), b.as_fd()], Duration::from_secs(5)).unwrap();
-        assert_eq!(one, [false, true]);
+        let one = wait_readable([first, None, second], Duration::from_secs(5)).unwrap();
+        assert_eq!(one, [false, false, true]);
         drop(write);
-        assert_eq!(wait_readable([b.as_fd()], Duration::from_secs(5)).unwrap(), [true]);
+        assert_eq!(wait_readable([second], Duration::from_secs(5)).unwrap(), [true]);
     }
 
     #[test]

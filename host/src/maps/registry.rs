@@ -88,6 +88,21 @@ impl Key {
     }
 }
 
+impl Key {
+    /// Who shares the map, for people.
+    fn scope(&self) -> String {
+        match self {
+            Key::Process { .. } => Scope::Process.name().to_owned(),
+            Key::Communicator { communicator, .. } => {
+                format!("{} {communicator}", Scope::Communicator.name())
+            }
+            Key::Policy { policy, .. } | Key::Data { policy, .. } | Key::ReadOnlyData { policy, .. } => {
+                format!("{} {policy}", Scope::Policy.name())
+            }
+        }
+    }
+}
+
 /// The maps of one program, by [`MapIdx`](ringfence_translator::isa::MapIdx). Keeps them alive.
 #[derive(Clone, Debug, Default)]
 pub struct MapSet {
@@ -184,6 +199,17 @@ impl MapRegistry {
     /// The live maps, in the order of their making, for `ringfence status` and the like.
     pub fn maps(&self) -> Vec<Arc<Map>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).alive().collect()
+    }
+
+    /// The live maps in the same order, each with who shares it: `process`, `communicator 2`, `policy a.bpf.o`; `nobody new` for one
+    /// that a reload has replaced and old communicators still use.
+    pub(crate) fn scoped_maps(&self) -> Vec<(Arc<Map>, String)> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let scope = |map: &Arc<Map>| {
+            let named = |(_, named): &(&Key, &Weak<Map>)| std::ptr::eq(named.as_ptr(), Arc::as_ptr(map));
+            known.named.iter().find(named).map_or_else(|| "nobody new".to_owned(), |(key, _)| key.scope())
+        };
+        known.alive().map(|map| (map.clone(), scope(&map))).collect()
     }
 
     /// Bytes that the live maps take.

@@ -1,5 +1,6 @@
 //! `Reloader`: the thread that watches the policy directory. Reading, verifying, compiling and instantiating happen on it;
-//! a communicator only exchanges pointers, at its next call (`Slot`).
+//! a communicator only exchanges pointers, at its next call (`Slot`). It also tells the world about the process
+//! ([`observe`](crate::observe)), so that no other thread is needed.
 //!
 //! [`SwitchPolicy`] says which communicators take a new plan, and is the seam for switching several ranks at an agreed
 //! call.
@@ -14,6 +15,7 @@ use crate::config::Source;
 use crate::decision::CommInfo;
 use crate::ffi::sys;
 use crate::host::{Host, tell};
+use crate::observe::{Observer, Settings};
 use plan::{Action, Event, Planner};
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
@@ -46,11 +48,13 @@ pub(crate) struct Reloader {
 }
 
 impl Reloader {
-    /// Starts the thread, with all signals blocked.
+    /// Starts the thread, with all signals blocked. The environment is read here, on NCCL's thread.
     pub(crate) fn start(host: &'static Host, source: Source) -> io::Result<Reloader> {
         let (stopped, stop) = io::pipe()?;
+        let settings = Settings::from_env(Some(&source.path()));
         let builder = std::thread::Builder::new().name("ringfence".into());
-        let thread = sys::with_signals_blocked(|| builder.spawn(move || run(host, &source, &stopped)))?;
+        let body = move || run(host, &source, &stopped, settings);
+        let thread = sys::with_signals_blocked(|| builder.spawn(body))?;
         Ok(Reloader { stop, thread })
     }
 
@@ -63,73 +67,92 @@ impl Reloader {
     }
 }
 
-fn run(host: &'static Host, source: &Source, stopped: &PipeReader) {
-    let mut watch = match Watch::new(source.clone()) {
+fn run(host: &'static Host, source: &Source, stopped: &PipeReader, settings: Settings) {
+    let watch = match Watch::new(source.clone()) {
         Ok(watch) => Some(watch),
         Err(e) => {
             tell!(Warn, "cannot watch {} ({e}): no hot reload", source.path().display());
             None
         }
     };
-    let start = Instant::now();
-    let mut planner = Planner::new(Duration::ZERO);
-    loop {
-        while let Some(action) = planner.due(start.elapsed()) {
-            let host = AssertUnwindSafe(host);
-            // A panic while loading one set must not end reloading for the rest of the job.
-            if catch_unwind(AssertUnwindSafe(|| act(*host, source, &mut watch, &mut planner, action, start)))
-                .is_err()
-            {
-                tell!(Error, "a defect stopped a reload; the policy in force stays");
-            }
-        }
-        match wait(&mut watch, stopped, &mut planner, start) {
-            Ok(true) => return,
-            Ok(false) => {}
-            Err(e) => {
-                tell!(Warn, "cannot watch {} any more ({e}): no hot reload", source.path().display());
-                return;
-            }
-        }
+    let planner = Planner::new(Duration::ZERO);
+    let observer = guarded("the status", || Observer::start(settings, host));
+    let mut work = Work { host, source, watch, planner, observer, start: Instant::now() };
+    while let Ok(false) = work.step(stopped).inspect_err(|e| {
+        tell!(Warn, "cannot watch {} any more ({e}): no hot reload", source.path().display());
+    }) {}
+    if let Some(observer) = work.observer {
+        guarded("the last status", || observer.stop(host));
     }
 }
 
-fn act(
-    host: &Host,
-    source: &Source,
-    watch: &mut Option<Watch>,
-    planner: &mut Planner,
-    action: Action,
+/// Runs `f`; a panic in it must not end the thread's other work for the rest of the job.
+fn guarded<R>(what: &str, f: impl FnOnce() -> R) -> Option<R> {
+    let done = catch_unwind(AssertUnwindSafe(f)).ok();
+    if done.is_none() {
+        tell!(Error, "a defect stopped {what}; the policy in force stays");
+    }
+    done
+}
+
+/// What the thread works with.
+struct Work<'a> {
+    host: &'static Host,
+    source: &'a Source,
+    watch: Option<Watch>,
+    planner: Planner,
+    observer: Option<Observer>,
     start: Instant,
-) {
-    match (action, watch) {
-        (Action::Watch, Some(watch)) => planner.watching(start.elapsed(), watch.renew().is_ok()),
-        (Action::Watch, None) => planner.watching(start.elapsed(), false),
-        (Action::Reload, _) => host.reload(source),
-        (Action::Tick, watch) => {
-            host.tick();
-            if watch.as_ref().is_some_and(Watch::is_stale) {
-                planner.event(start.elapsed(), Event::Gone);
+}
+
+impl Work<'_> {
+    /// Does what is due, then sleeps until something happens or is due; true when the thread is to end.
+    fn step(&mut self, stopped: &PipeReader) -> io::Result<bool> {
+        while let Some(action) = self.planner.due(self.start.elapsed()) {
+            guarded("a reload", || self.act(action));
+        }
+        self.wait(stopped)
+    }
+
+    fn act(&mut self, action: Action) {
+        let now = self.start.elapsed();
+        match (action, &mut self.watch) {
+            (Action::Watch, Some(watch)) => self.planner.watching(now, watch.renew().is_ok()),
+            (Action::Watch, None) => self.planner.watching(now, false),
+            (Action::Reload, _) => self.host.reload(self.source),
+            (Action::Tick, watch) => {
+                self.host.tick();
+                if watch.as_ref().is_some_and(Watch::is_stale) {
+                    self.planner.event(now, Event::Gone);
+                }
+                self.observe("the status", |observer, host| observer.tick(host));
             }
         }
     }
-}
 
-/// Sleeps until something happens or is due; true when the thread is to end.
-fn wait(
-    watch: &mut Option<Watch>,
-    stopped: &PipeReader,
-    planner: &mut Planner,
-    start: Instant,
-) -> io::Result<bool> {
-    // Rounded up, or the last fraction of a millisecond would be spent spinning.
-    let sleep = planner.sleep(start.elapsed()) + Duration::from_millis(1);
-    let Some(watch) = watch else {
-        return Ok(sys::wait_readable([stopped.as_fd()], sleep)?[0]);
-    };
-    let [end, events] = sys::wait_readable([stopped.as_fd(), watch.as_fd()], sleep)?;
-    if events && !end {
-        watch.drain(|event| planner.event(start.elapsed(), event))?;
+    fn wait(&mut self, stopped: &PipeReader) -> io::Result<bool> {
+        // Rounded up, or the last fraction of a millisecond would be spent spinning.
+        let sleep = self.planner.sleep(self.start.elapsed()) + Duration::from_millis(1);
+        let events = self.watch.as_ref().map(|w| w.as_fd());
+        let asked = self.observer.as_ref().and_then(Observer::wake);
+        let [end, events, asked] = sys::wait_readable([Some(stopped.as_fd()), events, asked], sleep)?;
+        if end {
+            return Ok(true);
+        }
+        if events && let Some(watch) = &mut self.watch {
+            watch.drain(|event| self.planner.event(self.start.elapsed(), event))?;
+        }
+        if asked {
+            self.observe("answering a tool", |observer, host| observer.serve(host));
+        }
+        Ok(false)
     }
-    Ok(end)
+
+    /// Lets the observer do something. It is not asked again after a panic: it would come each second.
+    fn observe(&mut self, what: &str, f: impl FnOnce(&mut Observer, &Host)) {
+        let Some(observer) = &mut self.observer else { return };
+        if guarded(what, || f(observer, self.host)).is_none() {
+            self.observer = None;
+        }
+    }
 }

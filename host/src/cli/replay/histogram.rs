@@ -1,12 +1,9 @@
 //! [`Histogram`]: latencies in nanoseconds in fixed memory, so that recording one never allocates.
 
-/// Values below this are kept exactly; above, 64 buckets per power of two (an error of at most 1.6 %).
-const EXACT: u64 = 128;
-/// Buckets per power of two above [`EXACT`].
-const PER_OCTAVE: u64 = 64;
-/// Powers of two from 2^7 up to 2^40 ns (18 minutes); longer calls land in the last bucket.
-const OCTAVES: u64 = 33;
-const BUCKETS: usize = (EXACT + PER_OCTAVE * OCTAVES) as usize;
+use crate::metrics::Scale;
+
+/// Exact below 128, then 64 buckets per power of two (an error of at most 1.6 %) up to 2^40 ns (18 minutes).
+type Nanos = Scale<6, 33>;
 
 /// A histogram of nanoseconds.
 #[derive(Clone, Debug)]
@@ -18,12 +15,12 @@ pub(super) struct Histogram {
 
 impl Histogram {
     pub(super) fn new() -> Histogram {
-        Histogram { buckets: vec![0; BUCKETS], count: 0, max: 0 }
+        Histogram { buckets: vec![0; Nanos::BUCKETS], count: 0, max: 0 }
     }
 
     /// Adds one value.
     pub(super) fn record(&mut self, ns: u64) {
-        if let Some(bucket) = self.buckets.get_mut(index(ns)) {
+        if let Some(bucket) = self.buckets.get_mut(Nanos::index(ns)) {
             *bucket += 1;
         }
         self.count += 1;
@@ -56,50 +53,16 @@ impl Histogram {
         for (i, n) in self.buckets.iter().enumerate() {
             seen += n;
             if seen >= rank {
-                return upper(i).min(self.max);
+                return Nanos::upper(i).min(self.max);
             }
         }
         self.max
     }
 }
 
-fn index(ns: u64) -> usize {
-    if ns < EXACT {
-        return ns as usize;
-    }
-    let octave = u64::from(ns.ilog2()) - 7;
-    if octave >= OCTAVES {
-        return BUCKETS - 1;
-    }
-    let within = (ns >> (octave + 1)) - PER_OCTAVE;
-    (EXACT + octave * PER_OCTAVE + within) as usize
-}
-
-/// Largest value of a bucket.
-fn upper(i: usize) -> u64 {
-    let i = i as u64;
-    if i < EXACT {
-        return i;
-    }
-    let (octave, within) = ((i - EXACT) / PER_OCTAVE, (i - EXACT) % PER_OCTAVE);
-    ((within + PER_OCTAVE + 1) << (octave + 1)) - 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn buckets_are_contiguous_and_tight() {
-        let mut last = 0;
-        for ns in (0..1u64 << 16).chain([1 << 20, (1 << 30) + 7, 1 << 39]) {
-            let i = index(ns);
-            assert!(i >= last && (ns > 1 << 16 || i <= last + 1), "{ns}");
-            assert!(upper(i) >= ns && upper(i) - ns <= ns / 64, "{ns}: {}", upper(i));
-            last = i;
-        }
-        assert_eq!(index(u64::MAX), BUCKETS - 1);
-    }
 
     #[test]
     fn percentiles_of_known_values() {

@@ -1,0 +1,113 @@
+//! [`Observer::collect`]: the state of this process as a [`Status`].
+
+use super::Observer;
+use super::numbers::Numbered;
+use super::status::{CommStatus, FORMAT, MapStatus, PlanStatus, PolicyStatus, ReloadStatus, Reloads, Status};
+use crate::endpoint::Shared;
+use crate::ffi::guard;
+use crate::host::{Host, ReloadReport};
+use crate::metrics::sampled_every;
+use crate::policy_set::{Plan, Policy};
+use crate::reload::SwitchPolicy;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Communicators that a status lists. A job on thousands of ranks in one process is a simulation.
+const MAX_COMMUNICATORS: usize = 256;
+
+impl Observer {
+    /// The state now.
+    pub(super) fn collect(&mut self, host: &Host) -> Status {
+        let registry = host.maps();
+        let maps = registry.as_deref().map_or_else(Vec::new, |r| self.numbers.of(r));
+        let communicators = host.endpoints();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (done, refused) = host.reload_counts();
+        Status {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: self.identity.pid,
+            started: self.identity.started,
+            pid_namespace: self.identity.namespace,
+            command: self.command.clone(),
+            written_unix_ms: now.as_millis() as u64,
+            source: self.settings.source.clone(),
+            plan: plan(&host.plan()),
+            older_plans: host.older_plans().iter().map(|p| plan(p)).collect(),
+            reloads: Reloads { done, refused, last: host.last_reload().as_ref().map(reload) },
+            communicators_total: communicators.len(),
+            communicators: communicators.iter().take(MAX_COMMUNICATORS).map(|c| communicator(c)).collect(),
+            map_bytes: maps.iter().map(|m| m.map.memory_bytes()).sum(),
+            maps: maps.iter().map(map).collect(),
+            log: super::status::LogStatus::default(),
+            defects: guard::panics(),
+        }
+    }
+}
+
+fn plan(plan: &Plan) -> PlanStatus {
+    let fuel = plan.set().manifest().limits.fuel;
+    PlanStatus {
+        generation: plan.generation(),
+        hash: plan.set().hash().to_string(),
+        describe: plan.set().describe(),
+        policies: plan.set().policies().iter().map(|p| policy(p, fuel)).collect(),
+    }
+}
+
+fn policy(policy: &Policy, fuel: Option<u64>) -> PolicyStatus {
+    let module = &policy.module;
+    let mut status = PolicyStatus {
+        name: policy.name.clone(),
+        hook: module.hook().name().to_owned(),
+        file: policy.file.clone(),
+        hash: module.hash().to_string(),
+        fuel_limit: fuel.into_iter().chain(module.max_fuel()).min().unwrap_or(0),
+        maps: module.maps().iter().map(|m| m.name.clone()).collect(),
+        ..PolicyStatus::default()
+    };
+    status.count(&module.metrics().total(), sampled_every(module.hook()));
+    status
+}
+
+fn reload(report: &ReloadReport) -> ReloadStatus {
+    let took_us = report.took.as_micros() as u64;
+    match &report.outcome {
+        Ok(done) => ReloadStatus { took_us, refused: None, switched: done.switched, kept: done.kept },
+        Err(error) => ReloadStatus { took_us, refused: Some(error.to_string()), ..ReloadStatus::default() },
+    }
+}
+
+fn communicator(shared: &Shared) -> CommStatus {
+    let info = shared.info();
+    let switch = match shared.switch_policy() {
+        SwitchPolicy::NextCall => "next-call",
+        SwitchPolicy::NewCommunicators => "new-communicators",
+    };
+    CommStatus {
+        number: shared.communicator(),
+        id: format!("{:#x}", info.comm_id),
+        name: String::new(),
+        role: shared.role().name().to_owned(),
+        ranks: info.n_ranks,
+        nodes: info.n_nodes,
+        generation: shared.generation(),
+        switch: switch.to_owned(),
+        faults: shared.faults(),
+    }
+}
+
+fn map(numbered: &Numbered) -> MapStatus {
+    let (map, decl) = (&numbered.map, numbered.map.decl());
+    MapStatus {
+        id: numbered.id,
+        name: decl.name.clone(),
+        kind: decl.kind.name().to_owned(),
+        scope: numbered.scope.clone(),
+        key_size: decl.key_size,
+        value_size: decl.value_size,
+        max_entries: decl.max_entries,
+        entries: map.len(),
+        bytes: map.memory_bytes(),
+        dropped: map.dropped(),
+    }
+}
