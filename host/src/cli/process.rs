@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Debug, clap::Args)]
 pub(super) struct Choice {
     /// The process; without it, the only one that has Ringfence loaded.
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", global = true)]
     pub(super) pid: Option<u32>,
 }
 

@@ -98,15 +98,25 @@ impl PolicyDir {
 /// Runs `body` in a process of its own, with the plugin's environment set to a fresh directory: the test `name` starts
 /// itself again and only there runs `body`.
 pub(crate) fn isolated(name: &str, body: impl FnOnce(&PolicyDir)) {
+    isolated_with(name, &[], body);
+}
+
+/// As [`isolated`], with more in the environment; `%d` in a value stands for a directory of the test's own, `RINGFENCE_RUN_DIR` being
+/// `run` in it.
+pub(crate) fn isolated_with(name: &str, env: &[(&str, &str)], body: impl FnOnce(&PolicyDir)) {
     const DIR: &str = "RINGFENCE_TEST_DIR";
     if let Some(path) = std::env::var_os(DIR) {
         return body(&PolicyDir { path: path.into(), _owned: None });
     }
     let dir = PolicyDir::new();
+    let own = TempDir::new().unwrap();
+    let value = |text: &str| text.replace("%d", own.path().to_str().unwrap());
     let output = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(DIR, dir.path())
         .env("RINGFENCE_POLICY", dir.path())
+        .env("RINGFENCE_RUN_DIR", value("%d/run"))
+        .envs(env.iter().map(|(name, text)| (name, value(text))))
         .env_remove("RINGFENCE_LOG")
         .env("NCCL_DEBUG", "INFO")
         .output()

@@ -140,6 +140,10 @@ fn chosen<'a>(maps: &'a [MapInfo], text: &str) -> anyhow::Result<&'a MapInfo> {
 }
 
 fn key_bytes(map: &MapInfo, text: &str) -> anyhow::Result<Bytes> {
+    if map.key_size == 0 {
+        // No such thing: the process says what there is instead.
+        return Ok(Bytes(Vec::new()));
+    }
     value::read(&value::parse(text), &map.key_desc(), None)
         .map(Bytes)
         .map_err(|why| anyhow::anyhow!("the key does not fit map {}: {why}", map.name))
