@@ -80,12 +80,19 @@ pub struct PolicyEntry {
     pub program: Option<String>,
     /// Hook, where the section is not to decide: the name of one of NCCL's hooks or of a schema's.
     pub hook: Option<String>,
+    /// For the hooks `profiler` and `profiler/event`: which events to ask NCCL for.
+    pub events: Option<Vec<String>>,
 }
 
 impl PolicyEntry {
     /// An entry that says nothing but the file.
     pub fn of_file(file: impl Into<String>) -> PolicyEntry {
-        PolicyEntry { file: file.into(), name: None, program: None, hook: None }
+        PolicyEntry { file: file.into(), name: None, program: None, hook: None, events: None }
+    }
+
+    /// `events` as NCCL's bits; 0 if it names none.
+    pub(crate) fn event_bits(&self) -> Result<u32, String> {
+        self.events.as_deref().map_or(Ok(0), crate::profiler::parse_events)
     }
 
     /// The name, or else the file's name without its ending.
@@ -198,6 +205,7 @@ impl PolicyEntry {
         if self.display_name().is_empty() || self.display_name().chars().any(char::is_control) {
             return Err(field(format!("policy[{index}].name"), "must be printable and not empty"));
         }
+        self.event_bits().map_err(|why| field(format!("policy[{index}].events"), why))?;
         Ok(())
     }
 }

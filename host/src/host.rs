@@ -16,6 +16,7 @@ use crate::log::{self, Level};
 use crate::maps::MapRegistry;
 use crate::policy::ContentHash;
 use crate::policy_set::{LoadError, Plan, PolicySet};
+use crate::profiler::{Needs, PROFILERS};
 use crate::reload::{Reloader, SwitchPolicy};
 use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -177,6 +178,7 @@ impl Host {
         }
         state.users += 1;
         let endpoint = state.admit(role, info, self);
+        state.tell_profiler();
         let line = state.init_line(&endpoint);
         drop(state);
         line.into_iter().for_each(|line| write_line(Level::Info, &line));
@@ -283,6 +285,7 @@ impl Host {
             Ok((switched, garbage)) => {
                 state.announce(&switched, begun.elapsed());
                 state.record(begun, Ok(switched));
+                state.tell_profiler();
                 drop(state);
                 drop(garbage);
             }
@@ -310,6 +313,11 @@ impl Host {
 }
 
 impl State {
+    /// NCCL is to tell of what the policies in force need: it calls no profiler whose mask is 0, so the plan cannot wait for a call.
+    fn tell_profiler(&self) {
+        PROFILERS.set_needs(Needs::of_plan(&self.plan));
+    }
+
     fn in_force(&mut self, hash: &ContentHash) -> bool {
         let same = self.plan.set().hash() == *hash && self.registry.is_some();
         if same && self.last_reload.as_ref().is_some_and(|r| r.outcome.is_err()) {

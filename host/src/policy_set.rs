@@ -27,6 +27,8 @@ pub struct Policy {
     pub file: String,
     /// The code.
     pub module: PolicyModule,
+    /// Events that the manifest asks NCCL's profiler for, as its bits; 0 if it names none.
+    pub events: u32,
 }
 
 /// All policies of a source, in the order of the chain.
@@ -154,6 +156,7 @@ impl SourceSet {
             part(entry.display_name().as_bytes());
             part(entry.hook.as_deref().unwrap_or("").as_bytes());
             part(entry.program.as_deref().unwrap_or("").as_bytes());
+            part(entry.events.as_deref().unwrap_or(&[]).join(" ").as_bytes());
             part(ContentHash::of(&file.bytes).bytes());
         }
         let limits = &self.manifest.limits;
@@ -194,7 +197,8 @@ fn compile(engine: &Engine, entry: &PolicyEntry, bytes: &[u8]) -> Result<Vec<Pol
             (false, name) => format!("{name}.{program}"),
         };
         let module = compile_program(engine, file, &object, &program, hook)?;
-        Ok(Policy { name, file: file.to_owned(), module })
+        let events = entry.event_bits().map_err(|why| LoadError::new(LoadErrorKind::Config, file, why))?;
+        Ok(Policy { name, file: file.to_owned(), module, events })
     };
     chosen.into_iter().map(policy).collect()
 }

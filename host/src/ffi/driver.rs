@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 mod profiler;
 
-pub use profiler::{CollEvent, Enqueued, Handle, PROFILER_VERSIONS, Profiler, ProfilerComm, Start};
+pub use crate::ffi::profiler::PROFILER_VERSIONS;
+pub use profiler::{CollEvent, Enqueued, Handle, Profiler, ProfilerComm, Start};
 
 /// The tuner versions that can be driven, as NCCL probes them.
 pub const VERSIONS: [u32; 5] = [6, 5, 4, 3, 2];

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 const NOBODY: usize = 0;
 
 /// A value that one thread at a time may enter; others are turned away, never made to wait.
-pub(super) struct TryLock<T> {
+pub(crate) struct TryLock<T> {
     /// Thread pointer of the bias's owner.
     owner: AtomicUsize,
     /// The owner is inside. Written by the one thread that ever was the owner.
@@ -50,7 +50,7 @@ pub(super) struct TryLock<T> {
 unsafe impl<T: Send> Sync for TryLock<T> {}
 
 impl<T> TryLock<T> {
-    pub(super) const fn new(value: T) -> TryLock<T> {
+    pub(crate) const fn new(value: T) -> TryLock<T> {
         TryLock {
             owner: AtomicUsize::new(NOBODY),
             busy: AtomicBool::new(false),
@@ -63,13 +63,13 @@ impl<T> TryLock<T> {
     /// Runs `f` on the value if nobody is inside (`None` otherwise), and keeps the way short for this thread's next time. A
     /// panic in `f` leaves the lock closed for good: the value may be half-changed.
     #[inline]
-    pub(super) fn enter<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let me = thread_pointer();
         self.enter_as(me, me, f)
     }
 
     /// As [`enter`](TryLock::enter), for a thread that will not come back soon: it gets no bias.
-    pub(super) fn enter_once<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+    pub(crate) fn enter_once<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.enter_as(thread_pointer(), NOBODY, f)
     }
 

@@ -9,7 +9,7 @@ pub mod driver;
 pub mod guard;
 pub mod handles;
 pub(crate) mod library;
-mod lock;
+pub(crate) mod lock;
 pub mod logger;
 pub mod profiler;
 pub(crate) mod sys;

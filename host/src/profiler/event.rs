@@ -162,8 +162,10 @@ pub struct Op {
     pub count: u64,
     /// Bytes of an element; 0 if unknown.
     pub datatype_bytes: u32,
-    /// Kernel channels to expect; 0: none will tell of its end.
+    /// Channels, as NCCL tells.
     pub channels: u32,
+    /// Kernels to expect, one a channel; 0: none will tell of its end.
+    pub kernels: u32,
     /// NCCL's sequence number; `None` for sends and receives, which have none.
     pub seq: Option<u64>,
     /// The communicator's hash, which versions 1 to 3 tell here; 0 else.

@@ -9,85 +9,17 @@
 
 use super::{OpenError, logger};
 use crate::ffi::profiler::names;
-use crate::ffi::profiler::raw::{self, InitFacts, Raw, V1, V2, V3, V4, V5, V6, V7, Version};
+use crate::ffi::profiler::raw::{self, InitFacts, Raw};
 use crate::ffi::profiler::types::{self, CeCollV6};
+use crate::ffi::profiler::{Calls, PROFILER_VERSIONS, probe};
 use crate::ffi::types::NcclResult;
 use crate::profiler::event::{Kind, state};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString};
 use std::path::Path;
-use std::ptr::{null, null_mut, with_exposed_provenance_mut};
+use std::ptr::{NonNull, null, null_mut, with_exposed_provenance_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-
-/// The profiler versions that can be driven, as NCCL probes them.
-pub const PROFILER_VERSIONS: [u32; 7] = [7, 6, 5, 4, 3, 2, 1];
-
-/// The entries of a version, with its structures hidden behind [`Raw`].
-trait Calls: Send + Sync {
-    fn version(&self) -> u32;
-    fn init(&self, context: *mut *mut c_void, mask: *mut c_int, facts: &InitFacts) -> NcclResult;
-    fn start(&self, context: *mut c_void, handle: *mut *mut c_void, raw: &Raw) -> Option<NcclResult>;
-    fn start_null(&self, context: *mut c_void, handle: *mut *mut c_void) -> NcclResult;
-    fn stop(&self, handle: *mut c_void) -> NcclResult;
-    fn state(&self, handle: *mut c_void, number: c_int, value: Option<u64>) -> Option<NcclResult>;
-    fn finalize(&self, context: *mut c_void) -> NcclResult;
-}
-
-type Table<V> = types::Profiler<<V as Version>::Init, <V as Version>::Descr, <V as Version>::Args>;
-
-struct Entries<V: Version> {
-    init: V::Init,
-    start: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *mut V::Descr) -> NcclResult,
-    stop: unsafe extern "C" fn(*mut c_void) -> NcclResult,
-    state: unsafe extern "C" fn(*mut c_void, c_int, *mut V::Args) -> NcclResult,
-    finalize: unsafe extern "C" fn(*mut c_void) -> NcclResult,
-}
-
-impl<V: Version> Calls for Entries<V>
-where
-    V::Init: Send + Sync,
-{
-    fn version(&self) -> u32 {
-        V::NUMBER
-    }
-
-    fn init(&self, context: *mut *mut c_void, mask: *mut c_int, facts: &InitFacts) -> NcclResult {
-        // SAFETY: the plugin's own function with NCCL's arguments; `Profiler::init` keeps the mask for good.
-        unsafe { V::call_init(self.init, context, mask, facts) }
-    }
-
-    fn start(&self, context: *mut c_void, handle: *mut *mut c_void, raw: &Raw) -> Option<NcclResult> {
-        let mut descr = V::encode(raw)?;
-        // SAFETY: as above; the event lives across the call, as NCCL's does.
-        Some(unsafe { (self.start)(context, handle, &mut descr) })
-    }
-
-    fn start_null(&self, context: *mut c_void, handle: *mut *mut c_void) -> NcclResult {
-        // SAFETY: a null event, which a plugin that is driven so must survive.
-        unsafe { (self.start)(context, handle, null_mut()) }
-    }
-
-    fn stop(&self, handle: *mut c_void) -> NcclResult {
-        // SAFETY: a handle of the plugin's, or one that it must survive.
-        unsafe { (self.stop)(handle) }
-    }
-
-    fn state(&self, handle: *mut c_void, number: c_int, value: Option<u64>) -> Option<NcclResult> {
-        let mut args = match value {
-            Some(value) => Some(V::encode_args(number, value)?),
-            None => None,
-        };
-        let args = args.as_mut().map_or(null_mut(), |a| a as *mut V::Args);
-        // SAFETY: as above; the arguments live across the call.
-        Some(unsafe { (self.state)(handle, number, args) })
-    }
-
-    fn finalize(&self, context: *mut c_void) -> NcclResult {
-        // SAFETY: the plugin's own context.
-        unsafe { (self.finalize)(context) }
-    }
-}
 
 /// An open profiler plugin, with an event mask of its own, as each loaded NCCL has one.
 #[derive(Clone)]
@@ -120,7 +52,7 @@ impl Profiler {
         // SAFETY: runs the library's initialisers, as documented in the parent module.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|e| OpenError::Open(e.to_string()))?;
-        let found = versions.iter().find_map(|v| probe(&library, *v));
+        let found = versions.iter().find_map(|v| entries(&library, *v));
         let (calls, name) = found.ok_or(OpenError::NoProfiler)?;
         let mask = Box::leak(Box::new(AtomicI32::new(0)));
         Ok(Profiler { calls, name, mask, library: Arc::new(library) })
@@ -138,7 +70,7 @@ impl Profiler {
 
     /// The versions that the library at hand exports, highest first.
     pub fn exported(&self) -> Vec<u32> {
-        PROFILER_VERSIONS.into_iter().filter(|v| probe(&self.library, *v).is_some()).collect()
+        PROFILER_VERSIONS.into_iter().filter(|v| entries(&self.library, *v).is_some()).collect()
     }
 
     /// The event mask now, as NCCL reads it.
@@ -157,7 +89,7 @@ impl Profiler {
         let passed = if name.is_empty() { null() } else { name.as_ptr() };
         let facts = InitFacts { comm_id, name: passed, n_nodes, n_ranks, rank, logger: Some(logger()) };
         let mut context = null_mut();
-        let result = self.calls.init(&mut context, self.mask.as_ptr(), &facts);
+        let result = self.calls.init(&mut context, self.mask, &facts);
         ProfilerComm {
             plugin: self.clone(),
             context: context.expose_provenance(),
@@ -169,39 +101,16 @@ impl Profiler {
     }
 }
 
-/// Reads the table of a version out of an open library.
-fn probe(library: &Library, version: u32) -> Option<(Arc<dyn Calls>, String)> {
-    fn read<V: Version>(library: &Library) -> Option<(Arc<dyn Calls>, String)>
-    where
-        V::Init: Send + Sync,
-    {
-        let symbol = format!("ncclProfiler_v{}", V::NUMBER);
-        // SAFETY: NCCL defines this symbol as a structure of this type; a plugin's symbol is one.
-        let table: &Table<V> = unsafe { &**library.get::<*const Table<V>>(symbol.as_bytes()).ok()? };
-        let entries = Entries::<V> {
-            init: table.init?,
-            start: table.start_event?,
-            stop: table.stop_event?,
-            state: table.record_event_state?,
-            finalize: table.finalize?,
-        };
-        let name = match table.name.is_null() {
-            true => String::new(),
-            // SAFETY: NCCL prints it with %s, so it is a C string.
-            false => unsafe { CStr::from_ptr(table.name) }.to_string_lossy().into_owned(),
-        };
-        Some((Arc::new(entries), name))
-    }
-    match version {
-        1 => read::<V1>(library),
-        2 => read::<V2>(library),
-        3 => read::<V3>(library),
-        4 => read::<V4>(library),
-        5 => read::<V5>(library),
-        6 => read::<V6>(library),
-        7 => read::<V7>(library),
-        _ => None,
-    }
+/// The entries of a version out of an open library.
+fn entries(library: &Library, version: u32) -> Option<(Arc<dyn Calls>, String)> {
+    let lookup = |name: &CStr| {
+        // SAFETY: only the address is taken here.
+        let symbol = unsafe { library.get::<*mut u8>(name.to_bytes()) }.ok()?;
+        NonNull::new(symbol.into_raw().cast())
+    };
+    // SAFETY: the library stays open as long as the entries; a plugin's symbol is NCCL's structure.
+    let (calls, name) = unsafe { probe(&lookup, version) }?;
+    Some((calls.into(), name))
 }
 
 /// Handle of an event, as the plugin gave it; 0 for null.
@@ -558,6 +467,7 @@ const _: fn() = || {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ffi::profiler::raw::{V1, V2, V3, V4, V5, V6, V7, Version};
 
     const EVENT: CollEvent = CollEvent {
         func: 4,

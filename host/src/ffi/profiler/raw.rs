@@ -143,9 +143,12 @@ impl Default for P2p {
 pub(crate) trait Version: 'static {
     /// `N` of `ncclProfiler_vN`.
     const NUMBER: u32;
-    type Init: Copy + 'static;
+    type Init: Copy + Send + Sync + 'static;
     type Descr: Copy + 'static;
     type Args: Copy + 'static;
+
+    /// The type of an event.
+    fn event_bits(descr: &Self::Descr) -> u64;
 
     /// The event that NCCL describes; `None` for a type that this version does not have.
     ///
@@ -358,6 +361,11 @@ macro_rules! version {
             type Init = $init;
             type Descr = $descr<$ty, $body>;
             type Args = $args;
+
+            #[inline]
+            fn event_bits(descr: &Self::Descr) -> u64 {
+                u64::from(descr.event)
+            }
 
             #[inline]
             unsafe fn decode(descr: &Self::Descr) -> Option<Raw> {
