@@ -12,6 +12,7 @@
 //! program = "tune"           # optional; needed if the object holds several programs for one hook. Without it, all of an object's
 //!                            # programs are loaded, one for each hook
 //! hook = "tuner"             # optional: a hook's name; default: as the section of each program says
+//! ops = ["connect"]          # optional, for the hook net: the calls that the policy hears of (`ringfence hooks`); default: all
 //!
 //! [limits]
 //! fuel = 1000000             # optional: per decision and policy, if less than what is proved to be enough
@@ -82,12 +83,14 @@ pub struct PolicyEntry {
     pub hook: Option<String>,
     /// For the hooks `profiler` and `profiler/event`: which events to ask NCCL for.
     pub events: Option<Vec<String>>,
+    /// Operations of the hook `net`, by name; all if there is none.
+    pub ops: Option<Vec<String>>,
 }
 
 impl PolicyEntry {
     /// An entry that says nothing but the file.
     pub fn of_file(file: impl Into<String>) -> PolicyEntry {
-        PolicyEntry { file: file.into(), name: None, program: None, hook: None, events: None }
+        PolicyEntry { file: file.into(), name: None, program: None, hook: None, events: None, ops: None }
     }
 
     /// `events` as NCCL's bits; 0 if it names none.
@@ -206,8 +209,29 @@ impl PolicyEntry {
             return Err(field(format!("policy[{index}].name"), "must be printable and not empty"));
         }
         self.event_bits().map_err(|why| field(format!("policy[{index}].events"), why))?;
-        Ok(())
+        match self.ops.iter().flatten().find(|name| op_bit(name).is_none()) {
+            Some(name) => Err(field(
+                format!("policy[{index}].ops"),
+                format!(
+                    "no operation is called {name:?}; the names are those of the field op of the hook net"
+                ),
+            )),
+            None => Ok(()),
+        }
     }
+
+    /// The operations as bits (`net_op`); all ones if none are named.
+    pub fn op_mask(&self) -> u32 {
+        let bits =
+            |ops: &Vec<String>| ops.iter().filter_map(|name| op_bit(name)).fold(0, |mask, bit| mask | bit);
+        self.ops.as_ref().map_or(u32::MAX, bits)
+    }
+}
+
+/// The bit of an operation of the hook `net`.
+fn op_bit(name: &str) -> Option<u32> {
+    let field = crate::schema::Schema::builtin("net")?.field("op")?;
+    1u32.checked_shl(u32::try_from(*field.values.get(name)?).ok()?)
 }
 
 /// Does the path name something below the directory that it is taken from?

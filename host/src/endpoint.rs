@@ -63,6 +63,8 @@ pub(crate) struct Seat {
     /// Place in the policy set.
     pub(crate) policy: usize,
     pub(crate) instance: Instance,
+    /// Operations of the hook `net` that it hears of, as bits.
+    pub(crate) ops: u32,
 }
 
 /// The instances of a plan for one endpoint, in the order of the manifest.
@@ -292,10 +294,23 @@ impl Endpoint {
     /// the right to decide hold the decision so far, and are left as the chain decided. A policy that returns anything but
     /// 0, that faults, or that decides what the schema does not allow leaves them as they were.
     pub(crate) fn run(&mut self, hook: Hook, ctx: &mut [u8]) -> Ran {
+        self.run_op(hook, u32::MAX, ctx)
+    }
+
+    /// The operations of the hook `net` that any policy hears of, as bits.
+    pub(crate) fn net_ops(&self) -> u32 {
+        let net = self.chain.others.iter().filter(|s| s.instance.policy().hook() == Hook::Net);
+        net.fold(0, |ops, seat| ops | seat.ops)
+    }
+
+    /// As [`run`](Endpoint::run), for the policies that hear of one of the operations `ops`.
+    pub(crate) fn run_op(&mut self, hook: Hook, ops: u32, ctx: &mut [u8]) -> Ran {
         let (mut ran, mut first) = (Ran::default(), None);
         let call = self.runs;
         self.runs += 1;
-        for seat in self.chain.others.iter_mut().filter(|s| s.instance.policy().hook() == hook) {
+        for seat in
+            self.chain.others.iter_mut().filter(|s| s.ops & ops != 0 && s.instance.policy().hook() == hook)
+        {
             ran.policies += 1;
             let custom = if let Hook::Custom(schema) = hook { Some(schema) } else { None };
             if custom.is_some() {

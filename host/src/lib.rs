@@ -27,6 +27,7 @@ pub mod maps;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod metrics;
+pub(crate) mod net;
 pub mod observe;
 pub mod policy;
 pub mod policy_set;

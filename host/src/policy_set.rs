@@ -29,6 +29,8 @@ pub struct Policy {
     pub module: PolicyModule,
     /// Events that the manifest asks NCCL's profiler for, as its bits; 0 if it names none.
     pub events: u32,
+    /// Operations that it hears of on the hook `net`, as bits.
+    pub ops: u32,
 }
 
 /// All policies of a source, in the order of the chain.
@@ -157,6 +159,7 @@ impl SourceSet {
             part(entry.hook.as_deref().unwrap_or("").as_bytes());
             part(entry.program.as_deref().unwrap_or("").as_bytes());
             part(entry.events.as_deref().unwrap_or(&[]).join(" ").as_bytes());
+            part(&entry.op_mask().to_le_bytes());
             part(ContentHash::of(&file.bytes).bytes());
         }
         let limits = &self.manifest.limits;
@@ -191,6 +194,10 @@ fn compile(engine: &Engine, entry: &PolicyEntry, bytes: &[u8]) -> Result<Vec<Pol
     let object = Object::parse(bytes).map_err(|e| LoadError::translator(file, e))?;
     let chosen = choose(&object, entry)?;
     let alone = chosen.len() == 1;
+    if entry.ops.is_some() && chosen.iter().all(|(_, hook)| *hook != Hook::Net) {
+        let message = "`ops` is for programs on the hook net, and this object has none of them";
+        return Err(LoadError::new(LoadErrorKind::Config, file, message));
+    }
     let policy = |(program, hook): (String, Hook)| {
         let name = match (alone, entry.display_name()) {
             (true, name) => name.to_owned(),
@@ -198,7 +205,7 @@ fn compile(engine: &Engine, entry: &PolicyEntry, bytes: &[u8]) -> Result<Vec<Pol
         };
         let module = compile_program(engine, file, &object, &program, hook)?;
         let events = entry.event_bits().map_err(|why| LoadError::new(LoadErrorKind::Config, file, why))?;
-        Ok(Policy { name, file: file.to_owned(), module, events })
+        Ok(Policy { name, file: file.to_owned(), module, events, ops: entry.op_mask() })
     };
     chosen.into_iter().map(policy).collect()
 }
@@ -372,7 +379,7 @@ impl Plan {
             let mut instance =
                 Instance::new(&code.module, &maps, limits).map_err(|e| LoadError::host(&code.file, e))?;
             instance.warm();
-            chain.push(Seat { policy, instance });
+            chain.push(Seat { policy, instance, ops: code.ops });
         }
         Ok(chain)
     }

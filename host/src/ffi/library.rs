@@ -14,7 +14,6 @@ unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
-#[allow(dead_code)] // until the first chain uses it
 impl Library {
     /// Opens `value` as NCCL opens what `NCCL_*_PLUGIN` names (`plugin_open.cc`): a path or a library's name first; if that
     /// fails, and it has no slash and is not of the form `lib....so`, then `PREFIX-VALUE.so`. `prefix` is `libnccl-net`,

@@ -8,9 +8,14 @@ use std::mem::{offset_of, size_of};
 /// `ncclResult_t`.
 pub type NcclResult = c_int;
 
-/// `ncclSuccess`, the only code that this plugin ever returns: any other fails the collective or the
+/// `ncclSuccess`, the only code that the tuner ever returns: any other fails the collective or the
 /// communicator (`enqueue.cc:2147`, `init.cc:1641`), whatever the headers promise.
 pub const SUCCESS: NcclResult = 0;
+
+/// `ncclSystemError`.
+pub const SYSTEM_ERROR: NcclResult = 2;
+/// `ncclInternalError`.
+pub const INTERNAL_ERROR: NcclResult = 3;
 
 /// `ncclDebugLogger_t`, a C variadic. It is called only as `(level, flags, file, line, "%s", text)`.
 pub type Logger = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);

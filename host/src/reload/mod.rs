@@ -9,7 +9,7 @@ mod plan;
 mod slot;
 mod watch;
 
-pub(crate) use slot::Slot;
+pub(crate) use slot::{Slot, offers};
 
 use crate::config::Source;
 use crate::decision::CommInfo;

@@ -17,6 +17,15 @@ enum State<T> {
     Retired(T),
 }
 
+static OFFERS: AtomicU64 = AtomicU64::new(1);
+
+/// How many offers were made in this process, to whatever slot; never 0. For callers that have nothing to do until there is a new
+/// plan for somebody, and keep that in one word.
+#[inline]
+pub(crate) fn offers() -> u64 {
+    OFFERS.load(Ordering::Acquire)
+}
+
 /// A mailbox of one value in each direction.
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
@@ -43,6 +52,7 @@ impl<T> Slot<T> {
         let mut state = self.lock_politely();
         let old = std::mem::replace(&mut *state, State::Offered(value));
         self.generation.store(generation, Ordering::Release);
+        OFFERS.fetch_add(1, Ordering::Release);
         old.into_value()
     }
 
