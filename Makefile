@@ -52,6 +52,8 @@ soak:
 	$(CARGO) build --release --locked -p ringfence-soak
 	target/release/ringfence-soak $(or $(SOAK_PROGRAMS),10000000) $(or $(SOAK_SEED),1)
 	RINGFENCE_DOMAIN_STEP=$(or $(SOAK_STEP),1) $(CARGO) test --release --locked -p ringfence-translator --lib --features asm,interp domain::
+	RINGFENCE_LINEAR_ROUNDS=$(or $(SOAK_ROUNDS),5000) RINGFENCE_KERNEL_OPS=$(or $(SOAK_OPS),200000) $(CARGO) test --release --locked -p ringfence-tests --test maps_linear --test kernel_maps
+	RINGFENCE_LOOM_PREEMPTIONS=8 $(CARGO) test --locked --manifest-path tests/loom/Cargo.toml --target-dir target/loom
 	RINGFENCE_MUTANTS=1 $(CARGO) test --release --locked -p ringfence-translator --lib --features asm,interp mutation:: -- --nocapture
 
 install: build

@@ -10,6 +10,8 @@ if [ -z "${RINGFENCE_CONFORMANCE_DIR:-}" ] && [ -f ../shared/data/bpf_conformanc
     export RINGFENCE_CONFORMANCE_DIR
 fi
 cargo=${CARGO:-cargo}
+# The index of hash maps under loom, in a workspace of its own.
+"$cargo" test --locked --quiet --manifest-path tests/loom/Cargo.toml --target-dir target/loom
 if "$cargo" nextest --version >/dev/null 2>&1; then
     exec "$cargo" nextest run --locked --workspace --no-fail-fast
 fi

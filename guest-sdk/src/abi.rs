@@ -429,6 +429,7 @@ pub mod helper {
     pub const RINGBUF_QUERY: u32 = 134;
     pub const FOR_EACH_MAP_ELEM: u32 = 164;
     pub const LOOP: u32 = 181;
+    pub const MAP_LOOKUP_PERCPU_ELEM: u32 = 195;
 }
 
 /// Map types (`enum bpf_map_type`).
@@ -437,6 +438,9 @@ pub mod map_type {
     pub const HASH: u32 = 1;
     pub const ARRAY: u32 = 2;
     pub const PROG_ARRAY: u32 = 3;
+    pub const PERCPU_HASH: u32 = 5;
+    pub const PERCPU_ARRAY: u32 = 6;
+    pub const LRU_HASH: u32 = 9;
     pub const RINGBUF: u32 = 27;
 }
 
@@ -446,6 +450,8 @@ pub mod update {
     pub const ANY: u64 = 0;
     pub const NOEXIST: u64 = 1;
     pub const EXIST: u64 = 2;
+    /// Under the spin lock in the value.
+    pub const F_LOCK: u64 = 4;
 }
 
 const _: () = {

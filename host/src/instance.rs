@@ -13,14 +13,16 @@ use crate::decision::{Algo, Decision, Proto, TunerInput};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{Fault, Trap, TrapCode};
 use crate::hooks::Hook;
-use crate::maps::MapSet;
+use crate::maps::{MapSet, RankSlot, Reader};
 use crate::memory::{GuestMemory, prepare_thread, thread_pointer};
 use crate::metrics::{Counters, Snapshot};
 use crate::policy::{PolicyModule, Words};
 use ringfence_guest::abi::helper;
 use ringfence_translator::wasm::layout::{self, CTX_BASE, CTX_MAX, CTX_PTR};
 use std::sync::Arc;
-use wasmtime::{Extern, ExternType, ImportType, Memory, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};
+use wasmtime::{
+    Extern, ExternType, Global, ImportType, Memory, Store, StoreLimits, StoreLimitsBuilder, TypedFunc, Val,
+};
 
 mod context;
 mod held;
@@ -53,6 +55,10 @@ pub(crate) struct Data {
     limits: StoreLimits,
     random: u64,
     held: held::Held,
+    /// If the policy looks up in hashes.
+    reader: Option<Reader>,
+    /// The slot of per-CPU maps that it sees.
+    slot: Arc<RankSlot>,
 }
 
 /// A policy with its own private memory, its maps, its fuel and its counters.
@@ -80,13 +86,15 @@ impl Instance {
     /// for `policy.maps()`. About 10 us; off the decision path.
     ///
     /// # Errors
-    /// [`ErrorKind::Instantiate`]: maps that do not fit the policy's, or no memory.
+    /// [`ErrorKind::Instantiate`]: maps that do not fit the policy's, no memory, or more than 4096 instances of policies that look up in
+    /// hashes.
     pub fn new(policy: &PolicyModule, maps: &MapSet, limits: Limits) -> Result<Instance> {
         let failed = |why: &dyn std::fmt::Display| {
             Error::new(ErrorKind::Instantiate, format!("{}: cannot instantiate: {why}", policy.name()))
         };
         check_maps(policy, maps).map_err(|why| failed(&why))?;
-        let mut store = new_store(policy, maps);
+        let reader = prepare_maps(policy, maps).map_err(|why| failed(&why))?;
+        let mut store = new_store(policy, maps, reader);
         let imports = imports(&mut store, policy).map_err(|why| failed(&why))?;
         // Compiled code checks fuel at entry: a start function, were there one, must not run for free.
         let fuel = limits.fuel_for(policy);
@@ -308,7 +316,13 @@ impl Instance {
         if self.store.set_fuel(self.fuel).is_err() {
             return Err(stop("the engine counts no fuel"));
         }
+        if let Some(reader) = &self.store.data().reader {
+            reader.enter();
+        }
         let result = self.entry.call(&mut self.store, (r1 as i64, r2 as i64));
+        if let Some(reader) = &self.store.data().reader {
+            reader.exit();
+        }
         if self.takes {
             let Data { held, maps, .. } = self.store.data_mut();
             held.release(maps);
@@ -362,7 +376,7 @@ fn attach(store: &mut Store<Data>, memory: &Memory) {
 }
 
 /// A store that may hold one instance with one memory, the private one, and no table.
-fn new_store(policy: &PolicyModule, maps: &MapSet) -> Store<Data> {
+fn new_store(policy: &PolicyModule, maps: &MapSet, reader: Option<Reader>) -> Store<Data> {
     let bytes = layout::PRIVATE_PAGES as usize * 65536;
     let limits = StoreLimitsBuilder::new().memory_size(bytes).memories(1).tables(0).instances(1).build();
     let data = Data {
@@ -371,6 +385,8 @@ fn new_store(policy: &PolicyModule, maps: &MapSet) -> Store<Data> {
         limits,
         random: helpers::seed(),
         held: held::Held::default(),
+        reader,
+        slot: maps.slot(),
     };
     let mut store = Store::new(policy.engine().wasmtime(), data);
     store.limiter(|data| &mut data.limits);
@@ -379,11 +395,27 @@ fn new_store(policy: &PolicyModule, maps: &MapSet) -> Store<Data> {
 
 /// Does the module call helpers that take something for it to give back?
 fn takes_something(policy: &PolicyModule) -> bool {
-    let takes = [helper::SPIN_LOCK, helper::RINGBUF_RESERVE].map(|id| id.to_string());
-    policy
-        .module()
-        .imports()
-        .any(|i| i.module() == layout::HELPER_MODULE && takes.iter().any(|t| t == i.name()))
+    calls_one_of(policy, &[helper::SPIN_LOCK, helper::RINGBUF_RESERVE])
+}
+
+fn calls_one_of(policy: &PolicyModule, helpers: &[u32]) -> bool {
+    let is_one = |name: &str| name.parse().is_ok_and(|id| helpers.contains(&id));
+    policy.module().imports().any(|i| i.module() == layout::HELPER_MODULE && is_one(i.name()))
+}
+
+/// Makes known what the policy is going to do with hashes: the reader, if it looks up in any.
+fn prepare_maps(policy: &PolicyModule, maps: &MapSet) -> Result<Option<Reader>, String> {
+    let hashes = || maps.iter().filter(|m| m.decl().kind.is_hash());
+    let deletes = calls_one_of(policy, &[helper::MAP_DELETE_ELEM]);
+    if deletes && !hashes().filter(|m| !m.decl().read_only).all(|m| m.allow_deletes()) {
+        return Err("this system cannot delete entries safely beside running policies".into());
+    }
+    let walks = policy.module().imports().any(|i| i.module() == layout::WALK_MODULE);
+    let looks_up = walks || calls_one_of(policy, &[helper::MAP_LOOKUP_ELEM, helper::MAP_LOOKUP_PERCPU_ELEM]);
+    if !looks_up || hashes().next().is_none() {
+        return Ok(None);
+    }
+    Reader::join().map(Some).ok_or_else(|| "too many instances look up in hashes".into())
 }
 
 /// Are these the maps that the policy declares, in order?
@@ -409,6 +441,12 @@ fn import(store: &mut Store<Data>, wanted: &ImportType<'_>) -> Option<Extern> {
     match (wanted.module(), wanted.ty()) {
         (layout::MAP_MODULE, ExternType::Memory(_)) => {
             Some(store.data().maps.at(number as usize)?.bytes().memory().clone().into())
+        }
+        (layout::SLOT_MODULE, ExternType::Global(ty)) => {
+            let slot = store.data().slot.number();
+            let map = store.data().maps.at(number as usize)?;
+            let first = helpers::pointer(number, map.value_offset(slot, 0));
+            Some(Global::new(&mut *store, ty, Val::I64(first)).ok()?.into())
         }
         (layout::HELPER_MODULE, ExternType::Func(ty)) => helpers::import(store, number, ty.params().len()),
         (layout::WALK_MODULE, ExternType::Func(_)) => Some(helpers::walk(store, number)),

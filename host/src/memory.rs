@@ -16,8 +16,8 @@
 //!    defined to be non-tearing relaxed accesses by the Wasm threads proposal.
 //! 3. **The signal stack.** Wasmtime gives each thread that runs Wasm a 256 KiB alternate signal stack, if the thread
 //!    has none of that size, in place of the one that the host program installed. We raise no signals, so
-//!    [`prepare_thread`] shows it a large one for a moment and then puts the host's back. (Three more things live here
-//!    for the same reason: the clock, the number of the processor, and the thread pointer.)
+//!    [`prepare_thread`] shows it a large one for a moment and then puts the host's back. (Four more things live here
+//!    for the same reason: the clock, the number of the processor, the thread pointer, and a fence for all threads.)
 //!
 //! Nothing here trusts the policy: every offset that comes from a policy is checked against the length.
 
@@ -282,6 +282,26 @@ pub(crate) fn monotonic_ns() -> u64 {
     // SAFETY: the second argument points to a live `timespec`. The call cannot fail for this clock; if it did, `now` stays 0.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+/// Commands of membarrier(2) (include/uapi/linux/membarrier.h).
+const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: three integers, which is what the call takes; it touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Can this system force a fence upon the threads of a process? The first time it may take some milliseconds.
+pub(crate) fn can_fence_all_threads() -> bool {
+    membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED)
+}
+
+/// Makes every running thread of this process pass a full fence before it returns; false if it could not. Some microseconds, and
+/// an interrupt on each processor that runs one: not for the decision path.
+pub(crate) fn fence_all_threads() -> bool {
+    membarrier(MEMBARRIER_PRIVATE_EXPEDITED)
 }
 
 /// Number of the processor that this thread runs on; 0 where the system does not tell.

@@ -373,7 +373,7 @@ impl Plan {
         let here = self.set.policies.iter().zip(&self.maps).enumerate();
         for (policy, (code, maps)) in here.filter(|(_, (p, _))| wanted(p.module.hook())) {
             let maps = match maps {
-                PlanMaps::All(maps) => maps.clone(),
+                PlanMaps::All(maps) => maps.for_communicator(communicator),
                 PlanMaps::Some(_) => resolve(registry, code, code.module.maps(), &self.rules, communicator)?,
             };
             let mut instance =

@@ -44,6 +44,11 @@ typedef signed long long __s64;
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2
 #define BPF_MAP_TYPE_PROG_ARRAY 3
+/* Per-CPU: a value for each rank of the process. A policy sees its own rank's. */
+#define BPF_MAP_TYPE_PERCPU_HASH 5
+#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+/* A hash that makes room when it is full, by giving up what was not looked up lately. */
+#define BPF_MAP_TYPE_LRU_HASH 9
 #define BPF_MAP_TYPE_RINGBUF 27
 
 /* A lock in a map's value: one at most, and only the helpers below may touch it. */
@@ -55,6 +60,8 @@ struct bpf_spin_lock {
 #define BPF_ANY 0
 #define BPF_NOEXIST 1
 #define BPF_EXIST 2
+/* And with it: write the value under its bpf_spin_lock. */
+#define BPF_F_LOCK 4
 
 /* ---- the context of the `tuner` hook ---- */
 
@@ -349,6 +356,8 @@ static long (*const bpf_for_each_map_elem)(const void *map, void *callback, void
 					   __u64 flags) RF_HELPER(164);
 /* Call `callback(i, ctx)` for i from 0 to n - 1, until it returns 1. How many, or a negative errno. */
 static long (*const bpf_loop)(__u32 n, void *callback, void *ctx, __u64 flags) RF_HELPER(181);
+/* The value of `key` in that slot of a per-CPU map, another rank's; NULL from the number of slots on. */
+static void *(*const bpf_map_lookup_percpu_elem)(const void *map, const void *key, __u32 slot) RF_HELPER(195);
 
 /* ---- telemetry, as the policies that ship share it ---- */
 

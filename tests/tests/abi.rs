@@ -202,8 +202,8 @@ fn constants() -> Vec<Row> {
     constants!(rows, "RF_ENV_", env_action: PASS, ANSWER, HIDE);
     constants!(rows, "RF_ALGO_", algo: TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE, PAT, COUNT);
     constants!(rows, "RF_PROTO_", proto: LL, LL128, SIMPLE, COUNT);
-    constants!(rows, "BPF_MAP_TYPE_", map_type: HASH, ARRAY, PROG_ARRAY, RINGBUF);
-    constants!(rows, "BPF_", update: ANY, NOEXIST, EXIST);
+    constants!(rows, "BPF_MAP_TYPE_", map_type: HASH, ARRAY, PROG_ARRAY, PERCPU_HASH, PERCPU_ARRAY, LRU_HASH, RINGBUF);
+    constants!(rows, "BPF_", update: ANY, NOEXIST, EXIST, F_LOCK);
     constants!(rows, "RF_", abi: UNSET);
     rows.push(("RF_SUBMIT".to_owned(), Verdict::Submit as u64));
     rows.push(("RF_KEEP".to_owned(), Verdict::Keep as u64));
@@ -230,6 +230,7 @@ fn helpers() -> Vec<Row> {
         ("bpf_ringbuf_query", helper::RINGBUF_QUERY),
         ("bpf_for_each_map_elem", helper::FOR_EACH_MAP_ELEM),
         ("bpf_loop", helper::LOOP),
+        ("bpf_map_lookup_percpu_elem", helper::MAP_LOOKUP_PERCPU_ELEM),
     ];
     table.iter().map(|(name, id)| (format!("(unsigned long){name}"), u64::from(*id))).collect()
 }

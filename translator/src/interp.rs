@@ -323,6 +323,7 @@ impl<'a> Interp<'a> {
             3 => self.memory.map_delete(args[0], args[1]),
             helpers::SPIN_LOCK => self.memory.spin_lock(args[0], true),
             helpers::SPIN_UNLOCK => self.memory.spin_lock(args[0], false),
+            helpers::MAP_LOOKUP_PERCPU => self.memory.map_lookup_percpu(args[0], args[1], args[2]),
             130 => self.memory.ring_output(args[0], args[1], args[2], args[3]),
             131 => self.memory.ring_reserve(args[0], args[1], args[2]),
             132 => self.memory.ring_commit(args[0], true),

@@ -16,6 +16,10 @@ pub const MAX_LOOPS: u64 = 8 << 20;
 pub const MAX_TAIL_CALLS: u32 = 33;
 /// Largest key in bytes (Linux hash keys are bounded by `MAX_BPF_STACK`).
 pub const MAX_KEY_BYTES: u32 = 512;
+/// Slots of a per-CPU map: copies of each value, one for each rank of the process that calls, as far as they go round.
+pub const PERCPU_SLOTS: u32 = 64;
+/// Largest value of a per-CPU map in bytes (Linux `PCPU_MIN_UNIT_SIZE`).
+pub const MAX_PERCPU_BYTES: u32 = 32 << 10;
 /// Largest value in bytes.
 pub const MAX_VALUE_BYTES: u32 = 1 << 20;
 /// Default budget of the verifier in visited instructions (Linux `BPF_COMPLEXITY_LIMIT_INSNS`).

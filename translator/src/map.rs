@@ -1,5 +1,6 @@
 //! [`MapDecl`]: the shape of a map, and [`MapLayout`], how its values lie in the map's own Wasm memory.
 
+use crate::limits::PERCPU_SLOTS;
 use crate::types::TypeDesc;
 use std::sync::Arc;
 
@@ -65,6 +66,11 @@ impl MapKind {
         !matches!(self, MapKind::RingBuf | MapKind::ProgArray)
     }
 
+    /// Has each value a copy for each slot, of which a policy sees its own?
+    pub const fn is_percpu(self) -> bool {
+        matches!(self, MapKind::PercpuArray | MapKind::PercpuHash)
+    }
+
     /// Is a key of any bytes, rather than an index?
     pub const fn is_hash(self) -> bool {
         matches!(self, MapKind::Hash | MapKind::LruHash | MapKind::PercpuHash)
@@ -99,15 +105,25 @@ pub struct MapDecl {
     pub value_type: Option<Arc<TypeDesc>>,
 }
 
+/// Alignment of the slots of a per-CPU map: a cache line.
+const SLOT_ALIGN: u64 = 64;
+/// Most places that a hash has beyond its entries.
+const MAX_SPARE: u32 = 256;
 /// Size of a `struct bpf_spin_lock`.
 pub const SPIN_LOCK_BYTES: u32 = 4;
 
-/// How the values of a map lie in its memory: entry `i` starts at `i * stride`. A ring buffer of `n` bytes has a memory of
-/// `2 * n`, so that a record which starts in the first half always lies in one piece; a program array has none to speak of.
+/// How the values of a map lie in its memory: place `i` starts at `i * stride`. An entry of an array has the place of its
+/// index. A hash has more places than entries, since one that is deleted keeps its place for a while, in which somebody may hold a
+/// pointer to it. A per-CPU map has all of its places once for each slot, slot `s` from `s * slot_bytes` on. A ring buffer of `n` bytes
+/// has a memory of `2 * n`, so that a record which starts in the first half always lies in one piece; a program array has none to speak of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapLayout {
     /// Distance of two values in bytes: the value size rounded up to 8.
     pub stride: u32,
+    /// Places for values; in each slot.
+    pub places: u32,
+    /// Distance of two slots of a per-CPU map in bytes, a multiple of 64, so that ranks share no cache line; 0 for other kinds.
+    pub slot_bytes: u32,
     /// Size of the memory in 64 KiB pages (minimum equals maximum).
     pub pages: u32,
 }
@@ -119,15 +135,29 @@ impl MapDecl {
             MapKind::RingBuf => 8,
             _ => self.value_size.checked_next_multiple_of(8)?,
         };
-        let bytes = match self.kind {
+        let mut places = self.max_entries.checked_add(self.spare_places())?;
+        let once = match self.kind {
             MapKind::RingBuf => 2 * u64::from(self.max_entries),
-            _ => u64::from(stride) * u64::from(self.max_entries),
+            _ => u64::from(stride) * u64::from(places),
         };
+        let slot_bytes = if self.kind.is_percpu() { once.next_multiple_of(SLOT_ALIGN) } else { 0 };
+        let bytes = if slot_bytes == 0 { once } else { slot_bytes * u64::from(PERCPU_SLOTS) };
         let pages = bytes.div_ceil(65536);
-        if bytes == 0 || pages > 65535 {
+        if once == 0 || self.max_entries == 0 || pages > 65535 {
             return None;
         }
-        Some(MapLayout { stride, pages: pages as u32 })
+        if self.kind.is_hash() && slot_bytes == 0 {
+            // What is left of the last page is free.
+            let fit = (pages * 65536 / u64::from(stride)) as u32;
+            places = places.max(fit.min(self.max_entries.saturating_add(MAX_SPARE)));
+        }
+        Some(MapLayout { stride, places, slot_bytes: slot_bytes as u32, pages: pages as u32 })
+    }
+
+    /// Places that a hash has beyond its entries at the least, for those that were deleted and may not be used again yet: a quarter,
+    /// 16 at least.
+    fn spare_places(&self) -> u32 {
+        if self.kind.is_hash() { (self.max_entries / 4).clamp(16, MAX_SPARE) } else { 0 }
     }
 
     /// Same kind, sizes, entries, flags and lock: contents may be shared or carried over.

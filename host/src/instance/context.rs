@@ -155,7 +155,7 @@ pub(super) fn telemetry_map(policy: &PolicyModule) -> Option<usize> {
 pub(super) fn latencies(map: Option<&Arc<Map>>, input: &TunerInput<'_>) -> Latencies {
     let found = map.and_then(|m| Some((m, m.find(&[pair(input.func, input.comm.n_nodes)])?)));
     let Some((map, slot)) = found else { return Latencies::default() };
-    let first = map.value_offset(slot) as usize / 8;
+    let first = map.value_offset(0, slot) as usize / 8;
     Latencies([0, 1, 2].map(|i| map.bytes().load(first + i).unwrap_or(0)))
 }
 

@@ -3,9 +3,10 @@
 //! lookup); a verified program never passes one.
 
 use super::{Data, held};
-use crate::maps::{Errno, MAX_KEY_WORDS, Map, MapSet, UpdateMode, word_at};
+use crate::maps::{Errno, MAX_KEY_WORDS, Map, MapSet, word_at};
 use crate::memory::{SharedBytes, current_cpu, monotonic_ns};
 use ringfence_guest::abi::helper;
+use ringfence_translator::MapKind;
 use ringfence_translator::wasm::cost::{MAX_RING_WORDS, PLACES_PER_FUEL};
 use ringfence_translator::wasm::layout::{MAP_OBJECT_TAG, MAP_TAG, PRIVATE_TAG};
 use wasmtime::{Caller, Extern, Func, Store};
@@ -22,6 +23,11 @@ pub(super) fn import(store: &mut Store<Data>, id: u32, params: usize) -> Option<
     let func = match (id, params) {
         (helper::MAP_LOOKUP_ELEM, 2) => {
             Func::wrap(store, |c: Ctx<'_>, map: i64, key: i64| lookup(c.data(), map, key))
+        }
+        (helper::MAP_LOOKUP_PERCPU_ELEM, 3) => {
+            Func::wrap(store, |c: Ctx<'_>, map: i64, key: i64, slot: i64| {
+                lookup_percpu(c.data(), map, key, slot)
+            })
         }
         (helper::MAP_UPDATE_ELEM, 4) => Func::wrap(store, update),
         (helper::MAP_DELETE_ELEM, 2) => {
@@ -70,6 +76,7 @@ fn import_wide(store: &mut Store<Data>, id: u32) -> Option<Func> {
 fn import_plain(store: &mut Store<Data>, id: u32) -> Option<Func> {
     let run: fn(Ctx<'_>, [i64; 4]) -> i64 = match id {
         helper::MAP_LOOKUP_ELEM => |c, [map, key, ..]| lookup(c.data(), map, key),
+        helper::MAP_LOOKUP_PERCPU_ELEM => |c, [map, key, slot, _]| lookup_percpu(c.data(), map, key, slot),
         helper::MAP_UPDATE_ELEM => |c, [map, key, value, flags]| update(c, map, key, value, flags),
         helper::MAP_DELETE_ELEM => |c, [map, key, ..]| delete(c.data(), map, key),
         helper::KTIME_GET_NS => |_, _| monotonic_ns() as i64,
@@ -90,10 +97,29 @@ fn import_plain(store: &mut Store<Data>, id: u32) -> Option<Func> {
 /// `map_lookup_elem`: pointer to the value, or null.
 #[inline]
 fn lookup(data: &Data, object: i64, key: i64) -> i64 {
+    lookup_in(data, object, key, data.slot.number())
+}
+
+/// `map_lookup_percpu_elem`: the same of another slot; null beyond those that ranks have.
+fn lookup_percpu(data: &Data, object: i64, key: i64, slot: i64) -> i64 {
+    // As in the kernel, the number has 32 bits.
+    let slot = slot as u32;
+    match data.map(object) {
+        Some((_, map)) if map.decl().kind.is_percpu() && slot < map.slots() => {
+            lookup_in(data, object, key, slot)
+        }
+        _ => 0,
+    }
+}
+
+#[inline]
+fn lookup_in(data: &Data, object: i64, key: i64, slot: u32) -> i64 {
     let Some((index, map)) = data.map(object) else { return 0 };
-    let slot = data.with_key(map, key, |key| Ok(map.find(key)));
-    match slot {
-        Ok(Some(slot)) => pointer(index, map.value_offset(slot)),
+    if map.reclaims() {
+        data.settle();
+    }
+    match data.with_key(map, key, |key| Ok(map.find(key))) {
+        Ok(Some(place)) => pointer(index, map.value_offset(slot, place)),
         _ => 0,
     }
 }
@@ -101,12 +127,19 @@ fn lookup(data: &Data, object: i64, key: i64) -> i64 {
 /// `map_update_elem`: 0, or a negative error number.
 fn update(mut caller: Caller<'_, Data>, object: i64, key: i64, value: i64, flags: i64) -> i64 {
     let data = caller.data();
-    let words = data.map(object).map_or(0, |(_, map)| u64::from(map.decl().value_size / 8));
+    let words = data.map(object).map_or(0, |(_, map)| copied_words(map));
     let result = data.update(object, key, value, flags as u64);
     if words > FREE_WORDS {
         charge(&mut caller, words);
     }
     code(result)
+}
+
+/// Words that an update writes: a new entry of a per-CPU hash has a value in each slot.
+#[inline]
+fn copied_words(map: &Map) -> u64 {
+    let slots = if map.decl().kind == MapKind::PercpuHash { map.slots() } else { 1 };
+    u64::from(slots) * u64::from(map.decl().value_size / 8)
 }
 
 /// `map_delete_elem`: 0, or a negative error number.
@@ -130,12 +163,15 @@ pub(super) fn walk(store: &mut Store<Data>, number: u32) -> Extern {
 }
 
 fn next_entry(data: &mut Data, number: u32, from: i64, key: i64) -> (i64, u32) {
-    let Data { maps, memory, .. } = data;
+    let Data { maps, memory, reader, .. } = data;
     let (Some(map), Some(memory), Ok(from)) =
         (maps.at(number as usize), memory.as_mut(), u32::try_from(from))
     else {
         return (0, 0);
     };
+    if let Some(reader) = reader.as_ref().filter(|_| map.reclaims()) {
+        reader.settle();
+    }
     let mut words = [0; MAX_KEY_WORDS];
     let (found, looked) = map.next_entry(from, &mut words);
     let Some(place) = found else { return (0, looked) };
@@ -244,6 +280,14 @@ impl Data {
         map_of(&self.maps, object)
     }
 
+    /// Before a look-up in a map from which entries are deleted.
+    #[inline]
+    fn settle(&self) {
+        if let Some(reader) = &self.reader {
+            reader.settle();
+        }
+    }
+
     /// Number and offset of the map's memory that a pointer points into.
     #[inline]
     pub(super) fn spot(&self, pointer: i64) -> Option<(u32, u32)> {
@@ -304,8 +348,7 @@ impl Data {
     fn update(&self, object: i64, key: i64, value: i64, flags: u64) -> Result<(), Errno> {
         let (_, map) = self.map(object).ok_or(Errno::INVAL)?;
         writable(map)?;
-        let mode = UpdateMode::from_flags(flags)?;
         let value = self.source(value, map.decl().value_size).ok_or(Errno::FAULT)?;
-        self.with_key(map, key, |key| map.upsert(key, mode, |i| value.word(i)))
+        self.with_key(map, key, |key| map.upsert(key, flags, self.slot.number(), |i| value.word(i)))
     }
 }

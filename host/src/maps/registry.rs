@@ -7,7 +7,8 @@
 //! Global data belongs to the policy (its [`Owner::policy`] name, one object). `.data` and `.bss` survive a reload while
 //! their size is unchanged, and start anew otherwise; `.rodata` is part of the code, hence shared only by equal contents.
 
-use super::{Map, check, memory_bytes, shape};
+use super::shape::{check, memory_bytes, shape};
+use super::{Map, RankSlot, RankSlots};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use ringfence_translator::{MapDecl, MapKind};
@@ -44,7 +45,7 @@ impl Scope {
 /// What the manifest says about maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScopeRules {
-    /// Scope of array and hash maps that are not named below.
+    /// Scope of maps that are not named below.
     pub default: Scope,
     /// Scope by map name.
     pub by_name: BTreeMap<String, Scope>,
@@ -103,10 +104,12 @@ impl Key {
     }
 }
 
-/// The maps of one program, by [`MapIdx`](ringfence_translator::isa::MapIdx). Keeps them alive.
+/// The maps of one program, by [`MapIdx`](ringfence_translator::isa::MapIdx), and whose they are. Keeps them alive.
 #[derive(Clone, Debug, Default)]
 pub struct MapSet {
     maps: Arc<[Arc<Map>]>,
+    slots: Arc<RankSlots>,
+    communicator: u64,
 }
 
 impl MapSet {
@@ -118,6 +121,17 @@ impl MapSet {
     /// The map of that name.
     pub fn get(&self, name: &str) -> Option<&Arc<Map>> {
         self.maps.iter().find(|m| m.decl().name == name)
+    }
+    /// The same maps for another communicator, which sees its own slot of those that are per CPU.
+    #[must_use]
+    pub fn for_communicator(&self, communicator: u64) -> MapSet {
+        MapSet { communicator, ..self.clone() }
+    }
+    /// The slot of per-CPU maps that the communicator sees, as long as somebody keeps it.
+    pub(crate) fn slot(&self) -> Arc<RankSlot> {
+        let slot = self.slots.of(self.communicator);
+        self.maps.iter().for_each(|m| m.use_slot(slot.number()));
+        slot
     }
     /// All maps, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Map>> {
@@ -140,6 +154,7 @@ pub struct MapRegistry {
     /// Bytes that all live maps together may take.
     limit: u64,
     known: Mutex<Known>,
+    slots: Arc<RankSlots>,
 }
 
 #[derive(Debug, Default)]
@@ -175,7 +190,7 @@ pub const DEFAULT_MAP_BYTES: u64 = 256 << 20;
 impl MapRegistry {
     /// An empty registry whose maps take at most `limit` bytes together, indexes included.
     pub fn new(engine: &Engine, limit: u64) -> MapRegistry {
-        MapRegistry { engine: engine.clone(), limit, known: Mutex::default() }
+        MapRegistry { engine: engine.clone(), limit, known: Mutex::default(), slots: Arc::default() }
     }
 
     /// The maps for `decls`, existing ones where scope, name and shape agree. All or nothing: on an error no map is made or replaced.
@@ -193,7 +208,8 @@ impl MapRegistry {
             .collect::<Result<_>>()?;
         known.named.extend(draft.named.iter().map(|(key, map)| (key.clone(), Arc::downgrade(map))));
         known.all.extend(draft.fresh.iter().map(Arc::downgrade));
-        Ok(MapSet { maps: maps.into() })
+        let (slots, communicator) = (Arc::clone(&self.slots), owner.communicator);
+        Ok(MapSet { maps: maps.into(), slots, communicator })
     }
 
     /// The live maps, in the order of their making, for `ringfence status` and the like.

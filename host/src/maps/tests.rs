@@ -148,19 +148,272 @@ fn hash_agrees_with_a_model() {
     assert_eq!(entries, want);
 }
 
+/// As the call of a policy is to the maps.
+fn call<T>(reader: &Reader, f: impl FnOnce() -> T) -> T {
+    reader.enter();
+    reader.settle();
+    let result = f();
+    reader.exit();
+    result
+}
+
+fn key(k: u64) -> [u8; 8] {
+    k.to_le_bytes()
+}
+
+/// As a policy does it, who does not try again.
+fn insert(m: &Map, k: u64) -> Result<(), Errno> {
+    m.upsert(&[k], 0, 0, |_| k)
+}
+
+/// A place is not used again before the call that looked it up is over, however many are freed meanwhile, and then is.
 #[test]
-fn freed_places_are_reused_last() {
-    let m = map(MapKind::Hash, 8, 8, 3);
-    let place = |k: u64| m.find(&[k]);
-    for k in [1u64, 2, 3] {
-        m.update(&k.to_le_bytes(), &[0; 8], 0).unwrap();
+fn a_deleted_entry_s_place_rests_while_a_call_may_hold_it() {
+    let m = map(MapKind::Hash, 8, 8, 8);
+    let (reader, spare) = (Reader::join().unwrap(), m.layout.places - 8);
+    assert!(m.allow_deletes());
+    insert(&m, 1).unwrap();
+    let held = call(&reader, || {
+        let held = m.find(&[1]).unwrap();
+        m.remove(&[1]).unwrap();
+        let mut kept = 0;
+        for k in 100.. {
+            match insert(&m, k) {
+                Ok(()) => {
+                    assert_ne!(m.find(&[k]), Some(held));
+                    m.remove(&[k]).unwrap();
+                    kept += 1;
+                }
+                Err(e) => {
+                    // Nothing is there, and yet there is no place: not the same as a full map.
+                    assert_eq!((e, m.len()), (Errno::BUSY, 0));
+                    break;
+                }
+            }
+        }
+        assert_eq!(kept, 8 + spare - 1);
+        let bytes = m.bytes().load(m.value_offset(0, held) as usize / 8);
+        assert_eq!(bytes, Some(1), "the pointer shows what the entry was");
+        held
+    });
+    let mut seen = false;
+    for k in 0..u64::from(m.layout.places) {
+        insert(&m, k).unwrap();
+        seen |= m.find(&[k]) == Some(held);
+        m.remove(&[k]).unwrap();
     }
-    let (a, b) = (place(1), place(2));
-    m.delete(&2u64.to_le_bytes()).unwrap();
-    m.delete(&1u64.to_le_bytes()).unwrap();
-    m.update(&4u64.to_le_bytes(), &[0; 8], 0).unwrap();
-    m.update(&5u64.to_le_bytes(), &[0; 8], 0).unwrap();
-    assert_eq!((place(4), place(5)), (b, a));
+    assert!(seen, "the place is used again, once nobody holds it");
+}
+
+/// A call under way keeps what it could have found, and nothing that was freed before it began.
+#[test]
+fn a_late_call_delays_only_what_it_could_have_found() {
+    let m = map(MapKind::Hash, 8, 8, 1);
+    let (early, late) = (Reader::join().unwrap(), Reader::join().unwrap());
+    assert!(m.allow_deletes());
+    // Churn by calls that end: with 16 spare places, 1000 rounds need each many times.
+    for k in 0..1000 {
+        call(&early, || insert(&m, k).and_then(|()| m.remove(&[k]))).unwrap();
+    }
+    late.enter();
+    late.settle();
+    let rounds =
+        (0..1000).take_while(|k| call(&early, || insert(&m, *k).and_then(|()| m.remove(&[*k]))).is_ok());
+    let rounds = rounds.count() as u32;
+    // What was freed since the late call began stays with it, up to two epochs' worth more.
+    assert!((8..=2 * m.layout.places).contains(&rounds), "{rounds}");
+    assert_eq!(insert(&m, 1), Err(Errno::BUSY));
+    late.exit();
+    assert_eq!(insert(&m, 1), Ok(()));
+}
+
+#[test]
+fn a_full_lru_hash_evicts_what_was_not_looked_up() {
+    let m = map(MapKind::LruHash, 8, 8, 4);
+    (1..=4).for_each(|k| insert(&m, k).unwrap());
+    // Looked up by a policy: spared. The host's own look-ups spare nothing.
+    assert!(m.find(&[1]).is_some() && m.find(&[3]).is_some());
+    assert!((1..=4).all(|k| m.lookup(&key(k)) == Some(key(k).to_vec())));
+    let keys = || {
+        let mut keys: Vec<u64> = m.entries().map(|(k, _)| word_at(&k, 0)).collect();
+        keys.sort_unstable();
+        keys
+    };
+    insert(&m, 5).unwrap();
+    insert(&m, 6).unwrap();
+    assert_eq!((keys(), m.len()), (vec![1, 3, 5, 6], 4));
+    // Without new look-ups the hand's lap took the marks away; an update is a use.
+    insert(&m, 1).unwrap();
+    insert(&m, 7).unwrap();
+    insert(&m, 8).unwrap();
+    assert!(keys().contains(&1) && m.len() == 4, "{:?}", keys());
+    run(
+        &map(MapKind::LruHash, 8, 8, 3),
+        &[
+            Update(1, 1, 2, Err(Errno::NOENT)),
+            Update(1, 1, 1, Ok(())),
+            Update(1, 2, 1, Err(Errno::EXIST)),
+            Update(1, 2, 4, Err(Errno::INVAL)),
+            Update(2, 2, 0, Ok(())),
+            Update(3, 2, 0, Ok(())),
+            Update(4, 2, 2, Err(Errno::NOENT)),
+            Len(3),
+            Update(4, 2, 1, Ok(())),
+            Len(3),
+            Delete(4, Ok(())),
+            Delete(4, Err(Errno::NOENT)),
+            Len(2),
+        ],
+    );
+}
+
+/// All looked up: the hand gives up after [`hash`]'s bound, and an insertion still succeeds. A million of them keep the map full.
+#[test]
+fn an_lru_hash_whose_entries_are_all_used_still_takes_new_ones() {
+    let m = map(MapKind::LruHash, 8, 8, 500);
+    for k in 0..20_000u64 {
+        insert(&m, k).unwrap();
+        assert!(m.find(&[k]).is_some());
+        // The ten latest are always there: they were marked after the hand passed, or never met it.
+        assert!((k.saturating_sub(10)..=k).all(|k| m.find(&[k]).is_some()), "{k}");
+    }
+    assert_eq!((m.len(), m.entries().count()), (500, 500));
+}
+
+/// Evictions obey the same rule as deletions.
+#[test]
+fn an_evicted_entry_s_place_rests_while_a_call_may_hold_it() {
+    let m = map(MapKind::LruHash, 8, 8, 2);
+    let reader = Reader::join().unwrap();
+    insert(&m, 1).unwrap();
+    insert(&m, 2).unwrap();
+    call(&reader, || {
+        let held = m.find(&[1]).unwrap();
+        let inserted = (10..).take_while(|k| insert(&m, *k).is_ok()).count() as u32;
+        assert_eq!((inserted, m.len()), (m.layout.places - 2, 2));
+        assert_eq!(m.bytes().load(m.value_offset(0, held) as usize / 8), Some(1));
+    });
+    assert_eq!(insert(&m, 99), Ok(()));
+}
+
+/// Each slot has its own value; the host sees all, and a new entry of a hash is 0 in the slots that did not make it.
+#[test]
+fn per_cpu_values_are_one_for_each_slot() {
+    for kind in [MapKind::PercpuArray, MapKind::PercpuHash] {
+        let m = map(kind, 4, 12, 3);
+        assert_eq!((m.slots(), m.slot_value_bytes()), (1, 16));
+        (0..3).for_each(|slot| m.use_slot(slot));
+        let words = |a: u64, b: u64, c: u64| {
+            [a, 0, b, 0, c, 0].iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()
+        };
+        m.upsert(&[1], 0, 1, |i| if i == 0 { 7 } else { 0 }).unwrap();
+        assert_eq!(m.lookup(&1u32.to_le_bytes()), Some(words(0, 7, 0)), "{kind:?}");
+        m.upsert(&[1], 0, 2, |i| if i == 0 { 9 } else { 0 }).unwrap();
+        assert_eq!(m.lookup(&1u32.to_le_bytes()), Some(words(0, 7, 9)), "{kind:?}");
+        // The host: one value for all, or one for each.
+        let one: Vec<u8> = words(5, 0, 0)[..12].to_vec();
+        m.update(&2u32.to_le_bytes(), &one, 0).unwrap();
+        assert_eq!(m.lookup(&2u32.to_le_bytes()), Some(words(5, 5, 5)));
+        m.update(&2u32.to_le_bytes(), &words(1, 2, 3), 0).unwrap();
+        assert_eq!(m.lookup(&2u32.to_le_bytes()), Some(words(1, 2, 3)));
+        assert_eq!(m.update(&2u32.to_le_bytes(), &words(1, 2, 3)[..32], 0), Err(Errno::INVAL));
+        assert_eq!(m.update(&2u32.to_le_bytes(), &one, 4), Err(Errno::INVAL), "no BPF_F_LOCK here");
+        assert_eq!(m.entries().count() as u32, m.len());
+        m.update_slot(&2u32.to_le_bytes(), 1, &one, 0).unwrap();
+        let of = |n: u64| words(n, 0, 0)[..12].to_vec();
+        assert_eq!(m.lookup_slots(&2u32.to_le_bytes()), Some(vec![of(1), of(5), of(3)]));
+        assert_eq!(m.update_slot(&2u32.to_le_bytes(), 3, &one, 0), Err(Errno::INVAL));
+        let all: Vec<_> = (0..m.places()).filter_map(|p| m.entry_at(p)).collect();
+        assert!(all.len() as u32 == m.len() && all.iter().all(|(_, v)| v.len() == 3 && v[0].len() == 12));
+        assert_eq!(m.entry_at(m.places()), None);
+        if kind == MapKind::PercpuHash {
+            // A place that is used again keeps nothing of its former entry.
+            for k in 3..100u32 {
+                m.update(&k.to_le_bytes(), &words(k.into(), k.into(), k.into()), 0).unwrap();
+                m.delete(&k.to_le_bytes()).unwrap();
+                m.upsert(&[200], 0, 1, |i| u64::from(i == 0)).unwrap();
+                assert_eq!(m.lookup(&200u32.to_le_bytes()), Some(words(0, 1, 0)));
+                m.delete(&200u32.to_le_bytes()).unwrap();
+            }
+        }
+    }
+}
+
+/// With `BPF_F_LOCK` a value is written under its lock, and not while somebody holds it.
+#[test]
+fn updates_under_the_lock() {
+    for kind in [MapKind::Array, MapKind::Hash] {
+        let m =
+            Map::new(Engine::global().unwrap(), &MapDecl { spin_lock: Some(4), ..decl("m", kind, 4, 16, 2) })
+                .unwrap();
+        let k = 1u32.to_le_bytes();
+        assert_eq!(m.update(&k, &[1; 16], 0), Ok(()));
+        assert_eq!(m.update(&k, &[2; 16], 4), Ok(()));
+        assert_eq!(m.update(&k, &[2; 16], 4 | 1), Err(Errno::EXIST));
+        assert_eq!(m.update(&k, &[2; 16], 4 | 2), Ok(()));
+        assert_eq!(m.update(&k, &[2; 16], 4 | 3), Err(Errno::INVAL));
+        assert_eq!(m.update(&k, &[2; 16], 8), Err(Errno::INVAL));
+        let mut want = vec![2; 16];
+        want[4..8].fill(0);
+        assert_eq!(m.lookup(&k), Some(want.clone()));
+        let place = m.find(&[1]).unwrap();
+        let lock = m.value_offset(0, place) + 4;
+        assert!(m.bytes().try_lock(lock));
+        assert_eq!(m.upsert(&[1], 4, 0, |_| 3), Err(Errno::BUSY));
+        assert_eq!(m.lookup(&k), Some(want));
+        m.bytes().unlock(lock);
+        assert_eq!(m.upsert(&[1], 4, 0, |_| 3), Ok(()));
+        // Without the flag the lock is not asked, and never overwritten.
+        assert!(m.bytes().try_lock(lock));
+        assert_eq!(m.upsert(&[1], 0, 0, |_| 4), Ok(()));
+        assert!(!m.bytes().try_lock(lock));
+    }
+    // Values without a lock cannot be locked.
+    assert_eq!(
+        map(MapKind::Array, 4, 16, 2).upsert(&[9], 4, 0, |_| 0),
+        Err(Errno::TOO_BIG),
+        "the helper looks at the index first"
+    );
+    for (kind, k, want) in [
+        (MapKind::Array, 0u32, Errno::INVAL),
+        (MapKind::Array, 9, Errno::INVAL),
+        (MapKind::Hash, 9, Errno::INVAL),
+    ] {
+        assert_eq!(map(kind, 4, 16, 2).update(&k.to_le_bytes(), &[0; 16], 4), Err(want));
+    }
+}
+
+/// Flags of a definition: honoured, or refused by name.
+#[test]
+fn flags_of_definitions() {
+    use MapKind::*;
+    let kinds = [Hash, LruHash, PercpuHash, Array, PercpuArray, RingBuf];
+    // Bit, and the kinds that take it, as the kernel does (but for MMAPABLE of a global, and the user's side of access).
+    let table: [(u32, &[MapKind]); 10] = [
+        (0, &[Hash, PercpuHash]),
+        (1, &[LruHash]),
+        (2, &kinds),
+        (3, &[]),
+        (4, &[]),
+        (5, &[]),
+        (6, &[Hash, LruHash, PercpuHash]),
+        (7, &[Hash, LruHash, PercpuHash, Array, PercpuArray]),
+        (8, &[]),
+        (10, &[Array]),
+    ];
+    for (bit, takes) in table {
+        for kind in kinds {
+            let sizes = if kind == RingBuf { (0, 0, 4096) } else { (4, 8, 4) };
+            let decl = MapDecl { flags: 1 << bit, ..decl("m", kind, sizes.0, sizes.1, sizes.2) };
+            match Map::new(Engine::global().unwrap(), &decl) {
+                Ok(_) => assert!(takes.contains(&kind), "bit {bit}: {kind:?}"),
+                Err(e) => {
+                    assert!(!takes.contains(&kind), "bit {bit}: {kind:?}: {e}");
+                    assert!(e.kind() == ErrorKind::BadMap && e.message().contains("BPF_F_"), "{e}");
+                }
+            }
+        }
+    }
 }
 
 /// Four threads insert, update, delete and look up. Each value is one 8-byte word that repeats its key in both halves: a torn

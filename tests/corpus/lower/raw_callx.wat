@@ -14,10 +14,11 @@
   (import "helper" "132" (func $bpf_ringbuf_submit (;10;) (type 1)))
   (import "helper" "133" (func $bpf_ringbuf_discard (;11;) (type 1)))
   (import "helper" "134" (func $bpf_ringbuf_query (;12;) (type 1)))
+  (import "helper" "195" (func $bpf_map_lookup_percpu_elem (;13;) (type 1)))
   (memory $private (;0;) 1 1)
   (export "memory" (memory $private))
   (export "entry" (func $main))
-  (func $main (;13;) (type 0) (param $r1 i64) (param $r2 i64) (result i64)
+  (func $main (;14;) (type 0) (param $r1 i64) (param $r2 i64) (result i64)
     (local $r3 i64) (local $r4 i64) (local $r5 i64) (local $r0 i64)
     i64.const 5
     local.set $r2
@@ -188,6 +189,19 @@
         local.get $r4
         local.get $r5
         call $bpf_ringbuf_query
+        local.set $r0
+        br 1 (;@1;)
+      end
+      local.get $r2
+      i64.const 195
+      i64.eq
+      if ;; label = @2
+        local.get $r1
+        local.get $r2
+        local.get $r3
+        local.get $r4
+        local.get $r5
+        call $bpf_map_lookup_percpu_elem
         local.set $r0
         br 1 (;@1;)
       end

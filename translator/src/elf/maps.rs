@@ -7,7 +7,7 @@ use super::image::{Image, Place, Role, Symbol, SymbolKind};
 use super::types::Types;
 use super::{error_at, lock, u32_at};
 use crate::error::{At, Error, ErrorKind, Stage};
-use crate::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::limits::{MAX_KEY_BYTES, MAX_PERCPU_BYTES, MAX_VALUE_BYTES};
 use crate::map::{MapDecl, MapKind, SPIN_LOCK_BYTES};
 use crate::types::TypeDesc;
 use std::collections::{BTreeMap, HashMap};
@@ -21,8 +21,6 @@ const WRONLY_PROG: u32 = 1 << 8;
 const LEGACY_BYTES: u64 = 20;
 /// Unit of a ring buffer's size.
 const PAGE: u32 = 4096;
-/// Largest value of a per-CPU array (Linux `PCPU_MIN_UNIT_SIZE`).
-const MAX_PERCPU_BYTES: u32 = 32 << 10;
 /// More members than any map definition has.
 const MAX_MEMBERS: usize = 32;
 /// Wrappers around a definition that are looked through (Rust newtypes, `UnsafeCell`).
@@ -262,7 +260,7 @@ fn check_sizes(decl: MapDecl) -> Result<MapDecl, Error> {
     if decl.value_size == 0 {
         return Err(bad(name, "values are empty"));
     }
-    if decl.kind == MapKind::PercpuArray && decl.value_size > MAX_PERCPU_BYTES {
+    if decl.kind.is_percpu() && decl.value_size > MAX_PERCPU_BYTES {
         let text = format!("per-CPU values of {} bytes; at most {MAX_PERCPU_BYTES} fit", decl.value_size);
         return Err(too_large(name, text));
     }

@@ -30,7 +30,7 @@ pub struct MapMemory {
 impl MapMemory {
     /// An empty map; global data as initialised. A map without a layout has no values.
     pub fn new(decl: &MapDecl) -> MapMemory {
-        let layout = decl.layout().unwrap_or(MapLayout { stride: 8, pages: 0 });
+        let layout = decl.layout().unwrap_or(MapLayout { stride: 8, places: 0, slot_bytes: 0, pages: 0 });
         let entries = if layout.pages == 0 { 0 } else { decl.max_entries as usize };
         let room = if decl.kind == MapKind::RingBuf { 2 * entries } else { layout.stride as usize * entries };
         let mut bytes = vec![0; room];

@@ -191,6 +191,12 @@ impl Memory {
         Ok(map.lookup(key).map_or(0, value))
     }
 
+    /// Helper 195: there is one CPU, number 0.
+    pub(super) fn map_lookup_percpu(&self, object: u64, key: u64, cpu: u64) -> Result<u64> {
+        let value = self.map_lookup(object, key)?;
+        Ok(if cpu as u32 == 0 { value } else { 0 })
+    }
+
     /// Helper 2: 0 or a negative error number.
     pub(super) fn map_update(&mut self, object: u64, key: u64, value: u64, flags: u64) -> Result<u64> {
         let (index, map) = self.map_object(object)?;

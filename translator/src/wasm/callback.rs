@@ -6,7 +6,7 @@
 
 use super::layout::{KEY_DISTANCE, MAP_OBJECT_TAG, PRIVATE_TAG, STACK_TOP};
 use super::locals::Slot;
-use super::lower::{CALL_PARAMS, Lower, map_tag, pointer};
+use super::lower::{CALL_PARAMS, Lower, pointer};
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::isa::{Imm64, Insn, MapIdx, Pc, Reg};
 use crate::limits::{MAX_LOOPS, STACK_BYTES};
@@ -123,7 +123,7 @@ impl Lower<'_> {
         };
         self.start(Slot::Lap);
         if decl.kind.is_hash() {
-            self.laps_of_hash(map, targets);
+            self.laps_of_hash(map, decl.max_entries, targets);
         } else {
             self.laps_of_array(map, decl.max_entries, targets);
         }
@@ -145,7 +145,9 @@ impl Lower<'_> {
         self.ops().i64_const(entries.into()).i64_lt_u().i32_and().br_if(0).end();
     }
 
-    fn laps_of_hash(&mut self, map: MapIdx, targets: &[usize]) {
+    /// As many laps as there are entries at most, which is what was proved: a walk during which others delete and insert could meet
+    /// more.
+    fn laps_of_hash(&mut self, map: MapIdx, entries: u32, targets: &[usize]) {
         self.start(Slot::Cursor);
         self.ops().block(BlockType::Empty).loop_(BlockType::Empty);
         self.get_slot(Slot::Cursor);
@@ -158,7 +160,9 @@ impl Lower<'_> {
         self.ops().i64_eqz().br_if(1);
         self.lap(targets, entry_args(map, Slot::Cursor, -1));
         self.step();
-        self.ops().i64_eqz().br_if(0).end().end();
+        self.ops().i64_eqz();
+        self.get_slot(Slot::Lap);
+        self.ops().i64_const(entries.into()).i64_lt_u().i32_and().br_if(0).end().end();
     }
 
     fn start(&mut self, slot: Slot) {
@@ -230,7 +234,7 @@ impl Lower<'_> {
                     self.ops().i64_const(plus).i64_add();
                 }
                 self.ops().i64_const(stride.into()).i64_mul();
-                self.ops().i64_const(pointer(map_tag(map), 0)).i64_or();
+                self.first_value(map);
             }
         }
     }

@@ -2,7 +2,8 @@
 //! becomes a bound on fuel. A test counts what the translator really emits and holds it against this table.
 
 use crate::isa::{Endian, Imm64, Insn, Pc};
-use crate::limits::STACK_BYTES;
+use crate::limits::{PERCPU_SLOTS, STACK_BYTES};
+use crate::map::MapKind;
 use crate::program::Program;
 use crate::verify::helpers::{LOOP, TAIL_CALL, calls_back};
 
@@ -54,7 +55,8 @@ fn of(program: &Program, insn: &Insn) -> u64 {
 fn lap(program: &Program, id: u32) -> u64 {
     let addresses = |(_, insn): &(Pc, &Insn)| matches!(insn, Insn::LoadImm64 { imm: Imm64::Func(_), .. });
     let choices = program.iter().filter(addresses).count() + program.maps().len();
-    let places = program.maps().iter().filter(|m| m.kind.is_hash()).map(|m| m.max_entries).max();
+    let hashes = program.maps().iter().filter(|m| m.kind.is_hash());
+    let places = hashes.filter_map(|m| Some(m.layout()?.places)).max();
     let walk = match id {
         LOOP => 0,
         _ => CALL_COST + u64::from(places.unwrap_or(0)).div_ceil(PLACES_PER_FUEL) + 1,
@@ -68,9 +70,13 @@ fn tail_call(program: &Program) -> u64 {
     slots + 24 + 2 * (CALL_COST + ENTRY)
 }
 
-/// Words that a helper may charge for: it copies a key and a value, or bytes of a stack.
+/// Words that a helper may charge for: it copies a key and a value, or bytes of a stack; a new entry of a per-CPU hash has a
+/// value in each slot.
 fn copied_words(program: &Program) -> u64 {
-    let of_map = |m: &crate::map::MapDecl| u64::from(m.key_size) + u64::from(m.value_size);
+    let of_map = |m: &crate::map::MapDecl| {
+        let slots = if m.kind == MapKind::PercpuHash { PERCPU_SLOTS } else { 1 };
+        u64::from(m.key_size) + u64::from(slots) * u64::from(m.value_size).next_multiple_of(8)
+    };
     let most = program.maps().iter().map(of_map).max().unwrap_or(0);
     most.max(STACK_BYTES.into()).div_ceil(8)
 }
@@ -79,7 +85,7 @@ fn copied_words(program: &Program) -> u64 {
 mod tests {
     use super::*;
     use crate::isa::asm::assemble;
-    use crate::map::{MapDecl, MapKind};
+    use crate::map::MapDecl;
     use crate::verify::Env;
     use crate::wasm::translate_unverified;
     use std::collections::BTreeMap;

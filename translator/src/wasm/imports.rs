@@ -63,7 +63,8 @@ impl Input<'_> {
     pub(super) fn array_lookup(&self, pc: Pc, helper: u32) -> Option<MapIdx> {
         let map = self.fact(pc).call?.map?;
         let decl = self.program.maps().get(usize::from(map.0))?;
-        (helper == MAP_LOOKUP && decl.kind == MapKind::Array && decl.key_size == 4).then_some(map)
+        let is_array = matches!(decl.kind, MapKind::Array | MapKind::PercpuArray);
+        (helper == MAP_LOOKUP && is_array && decl.key_size == 4).then_some(map)
     }
 }
 
@@ -79,13 +80,16 @@ impl Flow for Input<'_> {
     }
 }
 
-/// Imports of the module: a memory for each map, then the helpers that are called, ascending, then the walks over hashes.
+/// Imports of the module: a memory for each map, then the helpers that are called, ascending, then the walks over hashes, then the
+/// slots of per-CPU maps.
 pub(super) struct Imports {
     pub(super) maps: Vec<MapLayout>,
     /// Helper number -> arity.
     pub(super) helpers: BTreeMap<u32, u32>,
     /// Hashes that are walked over.
     pub(super) walks: BTreeSet<MapIdx>,
+    /// Per-CPU maps, each with a global for its slot.
+    pub(super) slots: BTreeSet<MapIdx>,
 }
 
 /// Arguments of a walk: place and key address.
@@ -120,7 +124,8 @@ impl Imports {
                 _ => {}
             }
         }
-        Ok(Imports { maps, helpers, walks })
+        let percpu = (0..).zip(input.program.maps()).filter(|(_, m)| m.kind.is_percpu());
+        Ok(Imports { maps, helpers, walks, slots: percpu.map(|(k, _)| MapIdx(k)).collect() })
     }
 
     /// Index of the private memory.
@@ -137,6 +142,16 @@ impl Imports {
     pub(super) fn walk(&self, map: MapIdx) -> Option<u32> {
         let at = self.helpers.len() + self.walks.range(..map).count();
         self.walks.contains(&map).then_some(at as u32)
+    }
+
+    /// Index of the global that holds the pointer to a per-CPU map's first value; `None` for other maps.
+    pub(super) fn slot(&self, map: MapIdx) -> Option<u32> {
+        self.slots.contains(&map).then(|| self.slots.range(..map).count() as u32)
+    }
+
+    /// Index of the global that counts tail calls, if there is one.
+    pub(super) fn tail_count(&self) -> u32 {
+        self.slots.len() as u32
     }
 
     /// Function index of the program's `n`th function.

@@ -7,6 +7,8 @@
 //!   back are code of the module; for a `for_each_map_elem` over a hash, map `k`, it imports `("walk", "<k>")`: `(place, key
 //!   address) -> place`, both `i64`, which finds the first entry at a place not below the first argument, copies its key to the
 //!   address, and gives the place plus 1; 0 if there is none.
+//! - For each per-CPU map, map `k`, it imports the constant `("slot", "<k>")`, an `i64`: the pointer to the first value of the slot
+//!   that the policy sees.
 //! - It exports `"entry"`: `(r1: i64, r2: i64) -> i64` (r0).
 //! - A pointer is `tag << 32 | offset` (null is 0): tag [`PRIVATE_TAG`] for the private memory, [`MAP_TAG`]` + k` for
 //!   the memory of map `k`. A map *object* (first argument of map helpers) is
@@ -45,6 +47,8 @@ pub const MAP_MODULE: &str = "map";
 pub const HELPER_MODULE: &str = "helper";
 /// Import module of walks over hashes.
 pub const WALK_MODULE: &str = "walk";
+/// Import module of the slots of per-CPU maps.
+pub const SLOT_MODULE: &str = "slot";
 /// Export name of the private memory.
 pub const MEMORY_EXPORT: &str = "memory";
 /// Export name of the entry function.

@@ -115,10 +115,19 @@ impl Lower<'_> {
         } else {
             self.ops().i64_const(i64::from(layout.stride)).i64_mul();
         }
-        self.ops().i64_const(pointer(map_tag(map), 0)).i64_or().i64_const(0);
+        self.first_value(map);
+        self.ops().i64_const(0);
         self.get_slot(Slot::Key);
         self.ops().i64_const(i64::from(decl.max_entries)).i64_lt_u().select();
         self.set(Reg::R0);
+    }
+
+    /// Makes a pointer of the offset on the stack, from the map's first value that the policy sees.
+    pub(super) fn first_value(&mut self, map: MapIdx) {
+        match self.imports.slot(map) {
+            Some(slot) => self.ops().global_get(slot).i64_add(),
+            None => self.ops().i64_const(pointer(map_tag(map), 0)).i64_or(),
+        };
     }
 
     /// Emits an access of `size` bytes: the address, then what `op` emits, which must leave the stack as it was

@@ -3,11 +3,10 @@
 use super::control;
 use super::imports::{Imports, Input, WALK_ARGS};
 use super::layout::{
-    ENTRY_EXPORT, HELPER_MODULE, MAP_MODULE, MEMORY_EXPORT, PRIVATE_PAGES, PRIVATE_TAG, STACK_TOP,
-    WALK_MODULE,
+    ENTRY_EXPORT, HELPER_MODULE, MAP_MODULE, MEMORY_EXPORT, PRIVATE_PAGES, PRIVATE_TAG, SLOT_MODULE,
+    STACK_TOP, WALK_MODULE,
 };
 use super::lower::{CALL_PARAMS, Lower, pointer};
-use super::tail::COUNT_GLOBAL;
 use crate::cfg::Cfg;
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::isa::{Insn, Pc};
@@ -294,7 +293,7 @@ impl Body {
         let mut lower = Lower::new(input, imports, true);
         let index = imports.func(0);
         if has_tails(input.program) {
-            lower.ops().i32_const(0).global_set(COUNT_GLOBAL);
+            lower.ops().i32_const(0).global_set(imports.tail_count());
         }
         lower.ops().local_get(0).local_get(1).i64_const(0).i64_const(0).i64_const(0);
         lower.ops().i64_const(pointer(PRIVATE_TAG, STACK_TOP)).call(index).end();
@@ -353,6 +352,10 @@ fn import_section(imports: &Imports, type_of: impl Fn(u32) -> u32) -> ImportSect
     }
     for map in &imports.walks {
         section.import(WALK_MODULE, &map.0.to_string(), EntityType::Function(type_of(WALK_ARGS)));
+    }
+    let ty = GlobalType { val_type: ValType::I64, mutable: false, shared: false };
+    for map in &imports.slots {
+        section.import(SLOT_MODULE, &map.0.to_string(), EntityType::Global(ty));
     }
     section
 }

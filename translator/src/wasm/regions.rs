@@ -67,11 +67,17 @@ impl Lower<'_> {
             self.ops().i32_const(0);
             return;
         };
-        let bytes = i64::from(layout.stride) * i64::from(decl.max_entries);
-        self.push_address(arg);
+        let bytes = i64::from(layout.stride) * i64::from(layout.places);
+        let address = |l: &mut Self| {
+            l.push_address(arg);
+            if layout.slot_bytes > 0 {
+                l.ops().i64_const(layout.slot_bytes.into()).i64_rem_u();
+            }
+        };
+        address(self);
         self.ops().i64_const(i64::from(layout.stride)).i64_rem_u();
         self.ops().i64_const(i64::from(last)).i64_le_u();
-        self.push_address(arg);
+        address(self);
         self.ops().i64_const(bytes).i64_lt_u().i32_and();
     }
 }

@@ -9,8 +9,6 @@ use wasm_encoder::BlockType;
 
 /// What r0 holds if no program was found: `-ENOENT`. (A verified program does not read it.)
 const ENOENT: i64 = -2;
-/// Index of the global that counts.
-pub(super) const COUNT_GLOBAL: u32 = 0;
 
 impl Lower<'_> {
     pub(super) fn tail_call(&mut self, pc: Pc) {
@@ -43,12 +41,13 @@ impl Lower<'_> {
         if targets.is_empty() {
             return;
         }
-        self.ops().global_get(COUNT_GLOBAL).i32_const(MAX_TAIL_CALLS as i32).i32_lt_u();
+        let count = self.imports.tail_count();
+        self.ops().global_get(count).i32_const(MAX_TAIL_CALLS as i32).i32_lt_u();
         self.ops().if_(BlockType::Empty);
         for (slot, func) in targets {
             self.get32(Reg::R3);
             self.ops().i32_const(slot as i32).i32_eq().if_(BlockType::Empty);
-            self.ops().global_get(COUNT_GLOBAL).i32_const(1).i32_add().global_set(COUNT_GLOBAL);
+            self.ops().global_get(count).i32_const(1).i32_add().global_set(count);
             self.get(Reg::R1);
             let size = self.input.ctx_size;
             self.ops().i64_const(size.into()).i64_const(0).i64_const(0).i64_const(0);

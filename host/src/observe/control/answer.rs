@@ -83,7 +83,7 @@ fn with_values<'a>(maps: &'a [Numbered], id: u64, what: &str) -> Result<&'a Map,
 /// Entries from place `from` on, as many as fit.
 fn dump(map: &Map, from: u32) -> Response {
     let (mut entries, mut bytes) = (Vec::new(), 0);
-    let end = map.decl().max_entries;
+    let end = map.places();
     let last = from.saturating_add(PAGE_PLACES).min(end);
     let mut next = from;
     while next < last && bytes < PAGE_BYTES {
@@ -111,7 +111,8 @@ fn set(map: &Map, key: &[u8], value: &[u8], flags: u64, slot: Option<u32>) -> Re
         let why = format!("map {name} has values of {size} bytes, {} were given", value.len());
         return Err(Response::refused(Some(Errno::INVAL.name()), why));
     }
-    if map.decl().read_only {
+    // A map with BPF_F_RDONLY_PROG is read-only for policies alone.
+    if map.decl().read_only && map.decl().kind == MapKind::Global {
         let why = format!("map {name} is read-only: it is part of the policy's code");
         return Err(Response::refused(Some(Errno::PERM.name()), why));
     }
