@@ -9,6 +9,7 @@ use crate::config::MAX_CHANNELS;
 use crate::constants;
 use crate::decision::{Algo, Applied, CommInfo, CostTable, Costs, Decision, Proto, TunerInput};
 use crate::endpoint::{Endpoint, Role};
+use crate::ffi::chain_tuner::ChainTuner;
 use crate::ffi::logger::NcclLogger;
 use crate::ffi::types::TunerConstants;
 use crate::hooks::Hook;
@@ -46,12 +47,19 @@ impl Request {
 pub struct Communicator {
     end: Endpoint,
     call_seq: u64,
+    /// The tuner plugin that is asked before the policies.
+    chained: Option<Box<ChainTuner>>,
 }
 
 impl Communicator {
     /// A communicator on the newest plan of this process. Never fails.
     pub(crate) fn join(info: CommInfo, logger: Option<NcclLogger>) -> Communicator {
-        Communicator { end: Endpoint::join(Role::Tuner, info, logger), call_seq: 0 }
+        Communicator { end: Endpoint::join(Role::Tuner, info, logger), call_seq: 0, chained: None }
+    }
+
+    /// Asks this plugin before the policies from now on.
+    pub(crate) fn chain(&mut self, tuner: Option<Box<ChainTuner>>) {
+        self.chained = tuner;
     }
 
     /// What does not change, and the bound on channels of the plan in use.
@@ -69,44 +77,73 @@ impl Communicator {
         changed
     }
 
-    /// The chunk size that the policies on `tuner/chunk` want, in bytes; `None` leaves NCCL's. A field read if there are none.
+    /// The chunk size that the chained plugin and the policies on `tuner/chunk` want, in bytes; `None` leaves NCCL's. Two field reads
+    /// if there are none.
     #[inline]
     pub(crate) fn chunk_size(&mut self, request: &ChunkRequest) -> Option<u64> {
         // Not refreshed: a plan is taken where decisions are, so that a collective sees one plan.
-        self.end.wants(Hook::TunerChunk).then(|| {
-            let most = self.end.plan().max_chunk_size();
-            chunk::ask(&mut self.end, request, most)
-        })?
+        let asked = self.chained.is_some() || self.end.wants(Hook::TunerChunk);
+        asked.then(|| self.ask_chunk_size(*request))?
+    }
+
+    fn ask_chunk_size(&mut self, mut request: ChunkRequest) -> Option<u64> {
+        let allowed = self.end.plan().max_chunk_size();
+        if let Some(chained) = &self.chained {
+            request.so_far = chained.chunk_size(&request);
+        }
+        // What the chained plugin asks for beyond NCCL's own, NCCL would have got without us as well.
+        chunk::ask(&mut self.end, &request, allowed.max(Some(request.so_far)))
     }
 
     /// Unregisters the communicator; to be called once NCCL is done with it. Off the decision path.
     pub(crate) fn leave(self) {
+        if let Some(chained) = self.chained {
+            chained.finish();
+        }
         self.end.leave();
     }
 
     /// Asks the chain, and applies what it decides to NCCL's table. The caller passes on the channels.
     #[inline]
     pub fn decide(&mut self, request: &Request, table: &mut CostTable<'_>) -> Applied {
-        self.decide_after(Decision::DEFER, request, table)
-    }
-
-    /// As [`Communicator::decide`]; the chain begins with what somebody before it has decided.
-    #[inline]
-    pub fn decide_after(
-        &mut self,
-        so_far: Decision,
-        request: &Request,
-        table: &mut CostTable<'_>,
-    ) -> Applied {
         self.end.refresh();
         let call_seq = self.call_seq;
         self.call_seq += 1;
-        let decision = self.ask(so_far, request, call_seq, table.costs());
+        if self.chained.is_some() {
+            return self.decide_after_chained(request, call_seq, table);
+        }
+        let decision = self.ask(Decision::DEFER, request, call_seq, table.costs());
         if decision == Decision::DEFER {
             return Applied::default();
         }
+        self.apply(decision, request, table)
+    }
+
+    #[inline]
+    fn apply(&self, decision: Decision, request: &Request, table: &mut CostTable<'_>) -> Applied {
         let bounded = bound(decision, request.func, &table.costs(), self.end.plan().channel_promise());
         table.apply(bounded, self.end.info().max_channels)
+    }
+
+    /// The chained plugin's choice is the decision so far. If the policies leave its route alone, NCCL gets the plugin's whole
+    /// table, as it would without us: it may mean more than one favourite.
+    fn decide_after_chained(
+        &mut self,
+        request: &Request,
+        call_seq: u64,
+        table: &mut CostTable<'_>,
+    ) -> Applied {
+        let opinion = self.chained.as_mut().map(|c| c.ask(request, &table.costs())).unwrap_or_default();
+        let decision = self.ask(opinion.decision, request, call_seq, table.costs());
+        if !opinion.changed || decision.route != opinion.decision.route {
+            return self.apply(decision, request, table);
+        }
+        if let Some(chained) = &self.chained {
+            chained.adopt(table);
+        }
+        let bounded = bound(decision, request.func, &table.costs(), self.end.plan().channel_promise());
+        let rest = Decision { route: None, ..bounded };
+        Applied { route: decision.route, ..table.apply(rest, self.end.info().max_channels) }
     }
 
     #[inline]

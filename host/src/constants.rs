@@ -113,15 +113,7 @@ mod tests {
     use super::*;
 
     fn constants(first: f64) -> TunerConstants {
-        let mut constants = TunerConstants {
-            base_latencies: [[0.0; 3]; 7],
-            hw_latencies: [[[0.0; 3]; 7]; 3],
-            ll_max_bws: [[0.0; 3]; 4],
-            per_ch_max_ring_ll128_bws: [[0.0; 3]; 4],
-            per_ch_max_tree_ll128_bws: [[0.0; 3]; 4],
-            per_ch_max_tree_bws: [[0.0; 3]; 4],
-            per_ch_max_nvls_tree_bws: [[0.0; 3]; 4],
-        };
+        let mut constants = TunerConstants::ZERO;
         each(&mut constants).enumerate().for_each(|(i, c)| *c = first + i as f64);
         constants
     }

@@ -173,6 +173,11 @@ impl<'a> Costs<'a> {
         self.protos
     }
 
+    /// The entries, row by row.
+    pub(crate) fn values(&self) -> &'a [f32] {
+        self.values
+    }
+
     #[inline]
     fn index(&self, algo: Algo, proto: Proto) -> Option<usize> {
         index(self.algos, self.protos, algo, proto)
@@ -278,6 +283,15 @@ impl<'a> CostTable<'a> {
         Applied {
             route: decision.route.filter(|(algo, proto)| self.prefer(*algo, *proto)),
             channels: decision.channels.and_then(|n| NonZeroU32::new(n.get().min(limit))),
+        }
+    }
+
+    /// Takes over the costs of another table of the same size, for entries that are available and that it gives a cost from 0 up.
+    pub(crate) fn replace_offered(&mut self, costs: &[f32]) {
+        for (mine, other) in self.values.iter_mut().zip(costs) {
+            if offered(*mine) && offered(*other) {
+                *mine = *other;
+            }
         }
     }
 

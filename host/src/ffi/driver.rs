@@ -5,25 +5,22 @@
 //! Safety rests on the plugin keeping NCCL's contract; opening a library runs its code, so open only what you
 //! would give to NCCL.
 
-use super::types::{
-    Finalize, GetCollInfoV2, GetCollInfoV3, GetCollInfoV4, InitV2, InitV5, Logger, NcclResult, NvlDomainInfo,
-    TunerConstants, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6,
-};
+pub use super::tuner_calls::VERSIONS;
+use super::tuner_calls::{Beginning, Calls, Context, Question};
+use super::types::{Logger, NcclResult, NvlDomainInfo, TunerConstants};
+use crate::chunk::ChunkRequest;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::fmt;
 use std::mem::transmute;
 use std::path::Path;
-use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 mod profiler;
 
 pub use crate::ffi::profiler::PROFILER_VERSIONS;
 pub use profiler::{CollEvent, Enqueued, Handle, Profiler, ProfilerComm, Start};
-
-/// The tuner versions that can be driven, as NCCL probes them.
-pub const VERSIONS: [u32; 5] = [6, 5, 4, 3, 2];
 
 /// A line that a plugin wrote through NCCL's logger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,27 +101,6 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-#[derive(Clone, Copy)]
-enum Init {
-    V2(InitV2),
-    V5(InitV5),
-}
-
-#[derive(Clone, Copy)]
-enum GetCollInfo {
-    V2(GetCollInfoV2),
-    V3(GetCollInfoV3),
-    V4(GetCollInfoV4),
-}
-
-#[derive(Clone, Copy)]
-struct Calls {
-    version: u32,
-    init: Init,
-    get: GetCollInfo,
-    finalize: Finalize,
-}
-
 /// An open plugin. It is closed (dlclose) when this and all its communicators are gone.
 #[derive(Clone)]
 pub struct Plugin {
@@ -160,7 +136,7 @@ impl Plugin {
 
     /// Tuner version in use.
     pub fn version(&self) -> u32 {
-        self.calls.version
+        self.calls.version()
     }
 
     /// The plugin's name, as it tells NCCL.
@@ -176,60 +152,35 @@ impl Plugin {
     /// Calls `init` as NCCL does for a new communicator (constants zero, one NVLink domain per node).
     /// The second value is `init`'s result code; NCCL would fail the communicator unless it is 0.
     pub fn init(&self, n_ranks: usize, n_nodes: usize, comm_id: u64) -> (Comm, NcclResult) {
-        let mut context = null_mut();
         let per_node = (n_ranks / n_nodes.max(1)) as c_int;
-        let mut nvl = NvlDomainInfo {
+        let nvl = NvlDomainInfo {
             n_nvl_domains: n_nodes as c_int,
             min_ranks_per_nvl_domain: per_node,
             max_ranks_per_nvl_domain: per_node,
         };
-        let rc = match self.calls.init {
-            // SAFETY: the plugin's own function with NCCL's arguments; all pointers live across the call.
-            Init::V2(f) => unsafe { f(n_ranks, n_nodes, Some(logger()), &mut context) },
-            Init::V5(f) => {
-                // SAFETY: all-zero bytes are valid doubles.
-                let mut constants: TunerConstants = unsafe { std::mem::zeroed() };
-                // SAFETY: as above.
-                unsafe {
-                    f(&mut context, comm_id, n_ranks, n_nodes, Some(logger()), &mut nvl, &mut constants)
-                }
-            }
-        };
-        let context = context.expose_provenance();
+        self.init_with(n_ranks, n_nodes, comm_id, nvl, &mut TunerConstants::ZERO)
+    }
+
+    /// Calls `init` with these NVLink domains and constants, which a plugin of version 5 or 6 may rewrite.
+    pub fn init_with(
+        &self,
+        n_ranks: usize,
+        n_nodes: usize,
+        comm_id: u64,
+        nvl: NvlDomainInfo,
+        constants: &mut TunerConstants,
+    ) -> (Comm, NcclResult) {
+        let mut with = Beginning { comm_id, n_ranks, n_nodes, logger: Some(logger()), nvl, constants };
+        let (context, rc) = self.calls.init(&mut with);
         (Comm { calls: self.calls, context, live: true, _library: self.library.clone() }, rc)
     }
 }
 
 /// Reads the table of a version out of an open library.
 fn probe(library: &Library, version: u32) -> Option<(Calls, String)> {
-    macro_rules! read {
-        ($ty:ty, $init:ident, $get:ident, $finalize:ident) => {{
-            let symbol = format!("ncclTunerPlugin_v{version}");
-            // SAFETY: NCCL defines this symbol as a structure of this type; a plugin's symbol is one.
-            let table: &$ty = unsafe { &**library.get::<*const $ty>(symbol.as_bytes()).ok()? };
-            let calls = Calls {
-                version,
-                init: Init::$init(table.init),
-                get: GetCollInfo::$get(table.get_coll_info),
-                finalize: table.$finalize,
-            };
-            (calls, table.name)
-        }};
-    }
-    let (calls, name) = match version {
-        2 => read!(TunerV2, V2, V2, destroy),
-        3 => read!(TunerV3, V2, V3, destroy),
-        4 => read!(TunerV4, V2, V4, destroy),
-        5 => read!(TunerV5, V5, V4, finalize),
-        6 => read!(TunerV6, V5, V4, finalize),
-        _ => return None,
-    };
-    let name = match name.is_null() {
-        true => String::new(),
-        // SAFETY: NCCL prints it with %s, so it is a C string.
-        false => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
-    };
-    Some((calls, name))
+    // SAFETY: the address of a data symbol, whatever its type; nothing is read through it here.
+    let symbol = |name: &CStr| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) }.ok();
+    Calls::probe(version, |name| NonNull::new(*symbol(name)?))
 }
 
 /// A cost table as NCCL allocates it: `float[algos][protos]`, microseconds, -1 = not available.
@@ -277,25 +228,12 @@ impl Table {
         }
         best.map(|(i, _)| (i / self.protos, i % self.protos))
     }
-
-    /// The entry of a pair, if the table has it.
-    fn entry(&mut self, algo: c_int, proto: c_int) -> Option<&mut f32> {
-        let (algo, proto) = (usize::try_from(algo).ok()?, usize::try_from(proto).ok()?);
-        (algo < self.algos && proto < self.protos).then(|| &mut self.costs[algo * self.protos + proto])
-    }
-
-    fn offers(&self, rows: &[usize]) -> bool {
-        rows.iter()
-            .filter(|r| **r < self.algos)
-            .any(|r| self.costs[r * self.protos..(r + 1) * self.protos].iter().any(|cost| *cost >= 0.0))
-    }
 }
 
 /// A communicator of a plugin. Dropped without [`Comm::finalize`], it is finalized then.
 pub struct Comm {
     calls: Calls,
-    /// As an address, so that a communicator may move between threads like NCCL's do.
-    context: usize,
+    context: Context,
     live: bool,
     _library: Arc<Library>,
 }
@@ -313,44 +251,24 @@ impl Comm {
         table: &mut Table,
         reg_buff: bool,
     ) -> (NcclResult, i32) {
-        let context = with_exposed_provenance_mut::<c_void>(self.context);
-        let costs = table.costs.as_mut_ptr().cast::<*mut f32>();
-        let (algos, protos) = (table.algos as c_int, table.protos as c_int);
-        let mut channels = 0;
-        let rc = match self.calls.get {
-            // SAFETY: the context is the plugin's own, `costs` points to algos * protos floats that nothing else
-            // uses during the call, `channels` is a local.
-            GetCollInfo::V4(f) => unsafe {
-                f(context, func, n_bytes, num_pipe_ops, costs, algos, protos, reg_buff.into(), &mut channels)
-            },
-            // SAFETY: as above.
-            GetCollInfo::V3(f) => unsafe {
-                f(context, func, n_bytes, num_pipe_ops, costs, algos, protos, &mut channels)
-            },
-            GetCollInfo::V2(f) => {
-                let (collnet, nvls) = (table.offers(&[2, 3]).into(), table.offers(&[4, 5]).into());
-                let (mut algo, mut proto) = (-1, -1);
-                // SAFETY: as above.
-                let rc = unsafe {
-                    f(
-                        context,
-                        func,
-                        n_bytes,
-                        collnet,
-                        nvls,
-                        num_pipe_ops,
-                        &mut algo,
-                        &mut proto,
-                        &mut channels,
-                    )
-                };
-                if let Some(entry) = table.entry(algo, proto).filter(|entry| **entry >= 0.0) {
-                    *entry = 0.0;
-                }
-                rc
-            }
-        };
-        (rc, channels)
+        let (algos, protos) = (table.algos, table.protos);
+        let question = Question { func, n_bytes, num_pipe_ops, algos, protos, reg_buff };
+        self.calls.get_coll_info(self.context, question, &mut table.costs)
+    }
+
+    /// Calls `getChunkSize` as NCCL does with a chunk size of its own: the size that is left. Plugins below version 6 leave it.
+    pub fn get_chunk_size(
+        &mut self,
+        func: u32,
+        n_bytes: u64,
+        algo: u32,
+        proto: u32,
+        channels: u32,
+        chunk_size: u64,
+    ) -> u64 {
+        let (nccl, so_far) = (chunk_size, chunk_size);
+        self.calls
+            .chunk_size(self.context, &ChunkRequest { func, n_bytes, algo, proto, channels, nccl, so_far })
     }
 
     /// Calls `finalize` (or `destroy`) and returns its result code.
@@ -360,8 +278,7 @@ impl Comm {
 
     fn end(&mut self) -> NcclResult {
         self.live = false;
-        // SAFETY: the plugin's own context, given back once.
-        unsafe { (self.calls.finalize)(with_exposed_provenance_mut(self.context)) }
+        self.calls.finalize(self.context)
     }
 }
 
@@ -395,6 +312,5 @@ mod tests {
         table.costs_mut()[5] = 0.0;
         table.costs_mut()[4] = f32::NAN;
         assert_eq!(table.choice(), Some((1, 2)));
-        assert!(!table.offers(&[2, 3]) && table.offers(&[0]));
     }
 }

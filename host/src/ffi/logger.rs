@@ -30,6 +30,11 @@ impl NcclLogger {
         logger.map(NcclLogger)
     }
 
+    /// The function itself, for a plugin that is chained behind us.
+    pub(crate) fn function(self) -> Logger {
+        self.0
+    }
+
     /// Writes one line under INIT and TUNING. NCCL shows only INIT, BOOTSTRAP and ENV unless
     /// `NCCL_DEBUG_SUBSYS` says otherwise, hence INIT. The text is never a format; it is cut to fit NCCL's buffer,
     /// and line ends and NULs become blanks.

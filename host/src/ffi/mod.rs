@@ -4,6 +4,7 @@
 //! `handles` turns NCCL's context pointers into checked handles, each behind a `lock`, `library` opens other plugins, [`logger`] calls NCCL's logger,
 //! `sys` wraps a few system calls, and [`driver`] is NCCL's side, for tools and tests.
 
+pub(crate) mod chain_tuner;
 #[cfg(feature = "cli")]
 pub mod driver;
 pub mod guard;
@@ -15,4 +16,5 @@ pub mod net;
 pub mod profiler;
 pub(crate) mod sys;
 pub mod tuner;
+mod tuner_calls;
 pub mod types;

@@ -7,6 +7,7 @@
 //! Pointers are checked for null and alignment before use: NCCL never passes such, but a crash would be the
 //! training job's.
 
+use super::chain_tuner::{ChainTuner, raw_logger};
 use super::guard::enter;
 use super::handles::Handles;
 use super::logger::NcclLogger;
@@ -122,9 +123,14 @@ unsafe fn init(
         // SAFETY: NCCL passed its own logger, and keeps itself loaded while it has communicators.
         let logger = unsafe { NcclLogger::new(logger) };
         let mut communicator = Communicator::join(info, logger);
-        if !constants.is_null() && constants.is_aligned() {
-            // SAFETY: as the caller promises.
-            communicator.edit_constants(unsafe { &mut *constants });
+        let mut none = TunerConstants::ZERO;
+        let told = !constants.is_null() && constants.is_aligned();
+        // SAFETY: as the caller promises.
+        let constants = if told { unsafe { &mut *constants } } else { &mut none };
+        let newest = if told { 6 } else { 4 };
+        communicator.chain(ChainTuner::begin(&info, newest, raw_logger(logger), nvl, constants));
+        if told {
+            communicator.edit_constants(constants);
         }
         match COMMS.insert(communicator) {
             // SAFETY: as above.

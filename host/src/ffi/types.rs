@@ -63,6 +63,19 @@ pub struct TunerConstants {
     pub per_ch_max_nvls_tree_bws: [[f64; 3]; 4],
 }
 
+impl TunerConstants {
+    /// All constants 0.
+    pub const ZERO: TunerConstants = TunerConstants {
+        base_latencies: [[0.0; 3]; 7],
+        hw_latencies: [[[0.0; 3]; 7]; 3],
+        ll_max_bws: [[0.0; 3]; 4],
+        per_ch_max_ring_ll128_bws: [[0.0; 3]; 4],
+        per_ch_max_tree_ll128_bws: [[0.0; 3]; 4],
+        per_ch_max_tree_bws: [[0.0; 3]; 4],
+        per_ch_max_nvls_tree_bws: [[0.0; 3]; 4],
+    };
+}
+
 /// `init` of versions 2 to 4.
 pub type InitV2 = unsafe extern "C" fn(usize, usize, Option<Logger>, *mut *mut c_void) -> NcclResult;
 /// `init` of versions 5 and 6.
