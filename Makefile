@@ -8,14 +8,14 @@ OUT     := $(CURDIR)/target/policies
 SO      := target/release/libnccl_ringfence.so
 CLI     := target/release/ringfence
 
-.PHONY: help build deps release policies demo test lint test-doc bench install soak clean
+.PHONY: help build deps release policies demo test lint test-doc bench install soak soak-profiler clean
 
 help:
 	@echo "make build     the plugin, the CLI, the conformance binary and every policy's object"
 	@echo "make demo      a workload of collectives through the real .so, with a reload in mid-run"
 	@echo "make test      formatting, lints, documentation tests and all tests"
 	@echo "make bench     CPU time of a decision against a native plugin and rbpf, in one run"
-	@echo "make soak      ten million generated programs against the verifier, on all cores"
+	@echo "make soak      10^8 events through the profiler; ten million generated programs against the verifier"
 	@echo "make install   into PREFIX (now $(PREFIX))"
 
 deps:
@@ -48,13 +48,21 @@ test: build lint test-doc
 bench: build
 	$(CARGO) bench --locked -p ringfence-benches
 
-soak:
+soak: soak-profiler
 	$(CARGO) build --release --locked -p ringfence-soak
 	target/release/ringfence-soak $(or $(SOAK_PROGRAMS),10000000) $(or $(SOAK_SEED),1)
 	RINGFENCE_DOMAIN_STEP=$(or $(SOAK_STEP),1) $(CARGO) test --release --locked -p ringfence-translator --lib --features asm,interp domain::
 	RINGFENCE_LINEAR_ROUNDS=$(or $(SOAK_ROUNDS),5000) RINGFENCE_KERNEL_OPS=$(or $(SOAK_OPS),200000) $(CARGO) test --release --locked -p ringfence-tests --test maps_linear --test kernel_maps
 	RINGFENCE_LOOM_PREEMPTIONS=8 $(CARGO) test --locked --manifest-path tests/loom/Cargo.toml --target-dir target/loom
 	RINGFENCE_MUTANTS=1 $(CARGO) test --release --locked -p ringfence-translator --lib --features asm,interp mutation:: -- --nocapture
+
+# A week's worth of events through the profiler, with policies on both of its hooks.
+soak-profiler: policies
+	$(CARGO) build --release --locked -p ringfence-benches --bin ringfence-profiler-soak
+	mkdir -p target/soak-profiler
+	cp $(OUT)/latency_map.bpf.o $(OUT)/event_count.bpf.o target/soak-profiler/
+	printf '[[policy]]\nfile = "latency_map.bpf.o"\n[[policy]]\nfile = "event_count.bpf.o"\nevents = ["coll", "proxy_op", "proxy_step"]\n' > target/soak-profiler/ringfence.toml
+	RINGFENCE_POLICY=target/soak-profiler target/release/ringfence-profiler-soak $(or $(SOAK_EVENTS),100000000)
 
 install: build
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/ringfence/policies

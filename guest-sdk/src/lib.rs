@@ -1,6 +1,7 @@
 //! Guest SDK for Ringfence policies: everything that a policy in Rust needs, `no_std` and without dependencies.
 //!
 //! - [`tuner!`] places a function on the `tuner` hook; it gets a [`TunerCtx`] and returns a [`Verdict`].
+//! - [`profiler!`] and [`profiler_event!`] do the same for NCCL's profiler, with a [`ProfilerCtx`] or a [`ProfilerEventCtx`].
 //! - [`maps!`] declares a [`HashMap`] or an [`Array`]; [`plain!`] and [`shared!`] make types for their keys and values.
 //! - [`helpers`] holds the clock and the like, [`telemetry`] the types that the shipped policies share,
 //!   [`abi`] the layouts and numbers underneath, which the host and the C header use too.
@@ -30,10 +31,12 @@ mod decision;
 pub mod helpers;
 mod macros;
 mod maps;
+mod profiler;
 pub mod raw;
 pub mod telemetry;
 
 pub use ctx::TunerCtx;
 pub use decision::{Algo, Decision, Func, Proto, Verdict};
 pub use maps::{Array, HashMap, MapError, Update};
+pub use profiler::{Action, ProfilerCtx, ProfilerEventCtx, Timing};
 pub use raw::{Plain, Shared};

@@ -1,4 +1,4 @@
-//! The declarations of a policy: [`tuner!`](crate::tuner), [`maps!`](crate::maps), [`license!`](crate::license).
+//! The declarations of a policy: [`tuner!`](crate::tuner), [`profiler!`](crate::profiler!), [`profiler_event!`](crate::profiler_event!), [`maps!`](crate::maps), [`license!`](crate::license).
 //!
 //! Their `unsafe` attributes place symbols in named sections. That is sound in an object that nothing links: the
 //! loader reads the sections, and two symbols of one name are an error there.
@@ -26,6 +26,47 @@ macro_rules! tuner {
             #[inline(always)]
             fn policy($ctx: &mut $crate::TunerCtx<'_>) -> $crate::Verdict $body
             policy(&mut $crate::TunerCtx::new(context)) as u64
+        }
+    };
+}
+
+/// Places a function on the `profiler` hook: one call for each collective that has finished. Its argument is a
+/// `&ProfilerCtx<'_>`; its [`Verdict`](crate::Verdict) only counts in the metrics.
+///
+/// ```
+/// use ringfence_guest::{Verdict, profiler};
+/// profiler! {
+///     fn slow_ones(ctx) {
+///         if ctx.duration_ns() > 1_000_000 { Verdict::Submit } else { Verdict::Keep }
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! profiler {
+    ($(#[$meta:meta])* fn $name:ident($ctx:ident) $body:block) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = "profiler")]
+        pub extern "C" fn $name(context: &$crate::abi::ProfilerContext) -> u64 {
+            #[inline(always)]
+            fn policy($ctx: &$crate::ProfilerCtx<'_>) -> $crate::Verdict $body
+            policy(&$crate::ProfilerCtx::new(context)) as u64
+        }
+    };
+}
+
+/// Places a function on the `profiler/event` hook: one call for each event that the manifest's `events` ask for. Its argument is a
+/// `&ProfilerEventCtx<'_>`; its [`Verdict`](crate::Verdict) only counts in the metrics.
+#[macro_export]
+macro_rules! profiler_event {
+    ($(#[$meta:meta])* fn $name:ident($ctx:ident) $body:block) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        #[unsafe(link_section = "profiler/event")]
+        pub extern "C" fn $name(context: &$crate::abi::ProfilerEventContext) -> u64 {
+            #[inline(always)]
+            fn policy($ctx: &$crate::ProfilerEventCtx<'_>) -> $crate::Verdict $body
+            policy(&$crate::ProfilerEventCtx::new(context)) as u64
         }
     };
 }

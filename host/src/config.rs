@@ -13,6 +13,8 @@
 //!                            # programs are loaded, one for each hook
 //! hook = "tuner"             # optional: a hook's name; default: as the section of each program says
 //! ops = ["connect"]          # optional, for the hook net: the calls that the policy hears of (`ringfence hooks`); default: all
+//! events = ["coll", "p2p"]   # optional: what to ask NCCL's profiler for. Hook profiler: "coll" (default) and "p2p"; hook
+//!                            # profiler/event: any of docs/profiler.md, default "coll" and "p2p"
 //!
 //! [limits]
 //! fuel = 1000000             # optional: per decision and policy, if less than what is proved to be enough

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     fn work(n: u64) -> Work {
-        Work { sample: n % 2 == 0, words: [n; WORDS] }
+        Work { sample: n.is_multiple_of(2), words: [n; WORDS] }
     }
 
     #[test]

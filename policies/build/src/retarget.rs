@@ -153,6 +153,7 @@ fn finish_functions(module: &Module<'_>, own: &dyn Fn(&Path) -> bool) {
             // LLVM 22 gives back the operand instead of the old value for a relaxed fetch whose result is used
             // (llvm/llvm-project#210280). With a stronger ordering it is right.
             inst.raise_relaxed_fetch();
+            inst.lower_relaxed_access();
             inst.relocate(own);
         }
     }

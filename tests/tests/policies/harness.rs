@@ -97,6 +97,16 @@ impl Loaded {
         self.0.decide(&input, case.so_far).unwrap_or_else(|fault| panic!("{case:?}: {fault}"))
     }
 
+    /// Runs an observer over its hook's context; true if it submitted.
+    pub(crate) fn observe(&mut self, context: &mut [u8]) -> bool {
+        self.0.run_context(context).unwrap_or_else(|fault| panic!("{fault}"))
+    }
+
+    /// A copy of a value of a map.
+    pub(crate) fn value(&self, map: &str, key: &[u8]) -> Option<Vec<u8>> {
+        self.0.maps().get(map).unwrap().lookup(key)
+    }
+
     /// Does the policy declare a map of that name?
     pub(crate) fn has_map(&self, name: &str) -> bool {
         self.0.maps().get(name).is_some()

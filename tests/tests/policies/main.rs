@@ -6,6 +6,7 @@
 mod harness;
 mod model;
 mod ncclbpf;
+mod observers;
 mod toolchain;
 
 use harness::{Case, Loaded, load, objects, verify};
@@ -35,6 +36,18 @@ const SHIPPED: [(&str, &str); 13] = [
     ("bad_channels", "bad_channels"),
 ];
 
+/// Objects that decide nothing: the program, and its section.
+const OBSERVERS: [(&str, &str, &str); 3] = [
+    ("latency_map", "latency_map", "profiler"),
+    ("latency_map_rs", "latency_map", "profiler"),
+    ("event_count", "event_count", "profiler/event"),
+];
+
+/// All objects, each with its program and section.
+fn all() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    SHIPPED.into_iter().map(|(object, program)| (object, program, "tuner")).chain(OBSERVERS)
+}
+
 fn object(name: &str) -> PathBuf {
     objects().join(format!("{name}.bpf.o"))
 }
@@ -48,10 +61,10 @@ fn names_in(dir: &Path) -> BTreeSet<String> {
 
 #[test]
 fn shipped_policies_are_accepted() {
-    assert_eq!(names_in(objects()), SHIPPED.iter().map(|(object, _)| (*object).to_owned()).collect());
-    for (name, policy) in SHIPPED {
+    assert_eq!(names_in(objects()), all().map(|(object, ..)| object.to_owned()).collect());
+    for (name, policy, section) in all() {
         let verified = verify(&object(name), None).unwrap_or_else(|r| panic!("{name}: {r}"));
-        assert_eq!((verified.program().name(), verified.program().section()), (policy, "tuner"), "{name}");
+        assert_eq!((verified.program().name(), verified.program().section()), (policy, section), "{name}");
         // A refusal could name the author's line.
         let pc = ringfence_translator::isa::Pc(verified.program().len() as u32 - 1);
         let line = verified.program().line_at(pc).unwrap_or_else(|| panic!("{name}: no line info"));
@@ -78,7 +91,7 @@ fn expected() -> BTreeMap<String, Expected> {
 /// A reload verifies every policy of a set; this build is slower than a release.
 #[test]
 fn each_shipped_policy_is_verified_in_two_milliseconds() {
-    for (name, _) in SHIPPED {
+    for (name, ..) in all() {
         let time = || {
             let start = std::time::Instant::now();
             verify(&object(name), None).expect("accepted");

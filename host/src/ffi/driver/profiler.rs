@@ -28,7 +28,8 @@ pub struct Profiler {
     name: String,
     /// Never freed: a plugin may keep the pointer, as NCCL's is good for as long as NCCL is loaded.
     mask: &'static AtomicI32,
-    library: Arc<Library>,
+    /// `None` for the one that is linked into this program.
+    library: Option<Arc<Library>>,
 }
 
 impl Profiler {
@@ -55,7 +56,16 @@ impl Profiler {
         let found = versions.iter().find_map(|v| entries(&library, *v));
         let (calls, name) = found.ok_or(OpenError::NoProfiler)?;
         let mask = Box::leak(Box::new(AtomicI32::new(0)));
-        Ok(Profiler { calls, name, mask, library: Arc::new(library) })
+        Ok(Profiler { calls, name, mask, library: Some(Arc::new(library)) })
+    }
+
+    /// The profiler that is linked into this very program, at a version (1 to 7): for tools that look at its memory.
+    pub fn built_in(version: u32) -> Option<Profiler> {
+        let lookup = |name: &CStr| NonNull::new(crate::ffi::profiler::symbol(name)?.cast_mut());
+        // SAFETY: these are our own symbols, which are NCCL's structures.
+        let (calls, name) = unsafe { probe(&lookup, version) }?;
+        let mask = Box::leak(Box::new(AtomicI32::new(0)));
+        Some(Profiler { calls: calls.into(), name, mask, library: None })
     }
 
     /// Profiler version in use.
@@ -70,7 +80,8 @@ impl Profiler {
 
     /// The versions that the library at hand exports, highest first.
     pub fn exported(&self) -> Vec<u32> {
-        PROFILER_VERSIONS.into_iter().filter(|v| entries(&self.library, *v).is_some()).collect()
+        let exports = |v: u32| self.library.as_ref().is_none_or(|library| entries(library, v).is_some());
+        PROFILER_VERSIONS.into_iter().filter(|v| exports(*v)).collect()
     }
 
     /// The event mask now, as NCCL reads it.
@@ -262,6 +273,9 @@ fn ce_coll(func: u32, count: usize, datatype: u32, seq: u64) -> raw::CeColl {
     raw::CeColl { base, user_tag: 0 }
 }
 
+/// Channels that NCCL has at most.
+const MAX_KERNELS: usize = 64;
+
 /// A communicator of a plugin. Dropped without [`ProfilerComm::finalize`], it is finalized then.
 pub struct ProfilerComm {
     plugin: Profiler,
@@ -361,16 +375,16 @@ impl ProfilerComm {
         }
         // Channels neither start nor end together; the first and the last one mark the ends.
         let spread = event.stop_ns.saturating_sub(event.start_ns) / 4;
-        let channels = u64::from(event.channels);
-        let kernels: Vec<Handle> = (0..event.channels)
-            .map(|channel| {
-                let timer = event.start_ns + u64::from(channel).min(spread);
-                self.start(Start::KernelCh { channel, timer }, *handle)
-            })
-            .collect();
+        let channels = event.channels.min(MAX_KERNELS as u8);
+        // In an array: nothing here is to allocate, so that a caller can tell what the plugin does.
+        let mut kernels = [0; MAX_KERNELS];
+        for (channel, kernel) in (0..channels).zip(&mut kernels) {
+            let timer = event.start_ns + u64::from(channel).min(spread);
+            *kernel = self.start(Start::KernelCh { channel, timer }, *handle);
+        }
         for (channel, kernel) in (0..channels).zip(kernels) {
             if kernel != 0 {
-                let timer = event.stop_ns - (channels - 1 - channel).min(spread);
+                let timer = event.stop_ns - u64::from(channels - 1 - channel).min(spread);
                 self.state(kernel, state::KERNEL_CH_STOP, Some(timer));
                 self.stop(kernel);
             }

@@ -63,6 +63,20 @@ export! {
     ncclProfiler_v7: ProfilerV7 of V7, init_v5;
 }
 
+/// The address of one of the symbols above, as dlsym would find it.
+#[cfg(feature = "cli")]
+pub(crate) fn symbol(name: &CStr) -> Option<*const c_void> {
+    macro_rules! find {
+        ($($symbol:ident)*) => {
+            match name.to_str().ok()? {
+                $(stringify!($symbol) => Some(std::ptr::from_ref(&$symbol).cast()),)*
+                _ => None,
+            }
+        };
+    }
+    find!(ncclProfiler_v1 ncclProfiler_v2 ncclProfiler_v3 ncclProfiler_v4 ncclProfiler_v5 ncclProfiler_v6 ncclProfiler_v7)
+}
+
 unsafe extern "C" fn init_v1<V: Version>(context: *mut *mut c_void, mask: *mut c_int) -> NcclResult {
     let facts = InitFacts { comm_id: 0, name: null(), n_nodes: 0, n_ranks: 0, rank: 0, logger: None };
     // SAFETY: NCCL's arguments, passed on as they are.

@@ -108,6 +108,7 @@ api! {
     LLVMGetBasicBlockParent(Ref) -> Ref;
     LLVMGetOrdering(Ref) -> c_uint;
     LLVMSetOrdering(Ref, c_uint);
+    LLVMSetVolatile(Ref, c_int);
     LLVMInstructionGetDebugLoc(Ref) -> Ref;
     LLVMInstructionSetDebugLoc(Ref, Ref);
     LLVMDILocationGetLine(Ref) -> c_uint;
@@ -124,7 +125,10 @@ pub(super) const LINKAGE_EXTERNAL: c_uint = 0;
 pub(super) const LINKAGE_INTERNAL: c_uint = 8;
 pub(super) const TYPE_STRUCT: c_uint = 10;
 pub(super) const TYPE_ARRAY: c_uint = 11;
+pub(super) const OPCODE_LOAD: c_uint = 27;
+pub(super) const OPCODE_STORE: c_uint = 28;
 pub(super) const OPCODE_ATOMIC_RMW: c_uint = 57;
+pub(super) const ORDERING_NOT_ATOMIC: c_uint = 0;
 pub(super) const ORDERING_MONOTONIC: c_uint = 2;
 pub(super) const ORDERING_ACQUIRE_RELEASE: c_uint = 6;
 pub(super) const SEVERITY_ERROR: c_uint = 0;

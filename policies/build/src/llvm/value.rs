@@ -242,6 +242,22 @@ impl Inst<'_> {
         }
     }
 
+    /// Makes a volatile load or store of a relaxed atomic one, for which LLVM's eBPF backend has no instruction: an aligned access of
+    /// at most eight bytes is whole anyway, and volatile keeps it from being split or repeated. True if it was one.
+    pub(crate) fn lower_relaxed_access(&self) -> bool {
+        let api = self.0.api();
+        // SAFETY: a living instruction; only loads and stores are asked for their ordering.
+        unsafe {
+            let relaxed = matches!((api.LLVMGetInstructionOpcode)(self.0.raw), OPCODE_LOAD | OPCODE_STORE)
+                && (api.LLVMGetOrdering)(self.0.raw) == ORDERING_MONOTONIC;
+            if relaxed {
+                (api.LLVMSetOrdering)(self.0.raw, ORDERING_NOT_ATOMIC);
+                (api.LLVMSetVolatile)(self.0.raw, 1);
+            }
+            relaxed
+        }
+    }
+
     /// Moves its source location out of inlined functions until `own` accepts the file; leaves it if none is.
     pub(crate) fn relocate(&self, own: &dyn Fn(&Path) -> bool) {
         let found = self.locations().into_iter().find(|l| l.file().is_some_and(|file| own(&file)));
