@@ -11,6 +11,8 @@ pub mod client;
 pub mod comm;
 pub mod config;
 mod constants;
+#[cfg(feature = "cli")]
+pub mod csv;
 pub mod decision;
 pub mod endpoint;
 pub mod engine;

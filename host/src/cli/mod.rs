@@ -17,11 +17,12 @@ mod doctor;
 mod explain;
 mod fields;
 mod hook;
+mod import;
 mod input;
 mod map;
 mod metrics;
 mod names;
-mod number;
+pub(crate) mod number;
 mod process;
 mod replay;
 mod run;
@@ -88,6 +89,8 @@ enum Command {
     Schema(schema::Args),
     /// Drive a built plugin over a trace as NCCL does, with a hot reload on request.
     Replay(Box<replay::Args>),
+    /// Turn the configuration of NCCL's example tuner (CSV) into a policy.
+    ImportCsv(import::Args),
     /// Say what NCCL would load here, and why not.
     Doctor(doctor::Args),
     /// Show what the jobs of this user do with their policies.
@@ -106,6 +109,7 @@ impl Command {
             Command::Run(a) => a.json,
             Command::Schema(a) => a.json(),
             Command::Replay(a) => a.json,
+            Command::ImportCsv(a) => a.json,
             Command::Doctor(a) => a.json,
             Command::Status(a) => a.json,
             Command::Map(a) => a.json,
@@ -121,6 +125,7 @@ impl Command {
             Command::Run(a) => run::run(a, out),
             Command::Schema(a) => schema::run(a, out),
             Command::Replay(a) => replay::run(a, out),
+            Command::ImportCsv(a) => import::run(a, out),
             Command::Doctor(a) => doctor::run(a, out),
             Command::Status(a) => status::run(a, out),
             Command::Map(a) => map::run(a, out),
