@@ -8,11 +8,12 @@ OUT     := $(CURDIR)/target/policies
 SO      := target/release/libnccl_ringfence.so
 CLI     := target/release/ringfence
 
-.PHONY: help build deps release policies demo test lint test-doc bench install soak soak-profiler clean
+.PHONY: help build deps release policies demo demo-loop test lint test-doc bench install soak soak-profiler clean
 
 help:
 	@echo "make build     the plugin, the CLI, the conformance binary and every policy's object"
 	@echo "make demo      a workload of collectives through the real .so, with a reload in mid-run"
+	@echo "make demo-loop the closed loop: channels step down under contention, and back"
 	@echo "make test      formatting, lints, documentation tests and all tests"
 	@echo "make bench     CPU time of a decision against a native plugin and rbpf, in one run"
 	@echo "make soak      10^8 events through the profiler; ten million generated programs against the verifier"
@@ -32,6 +33,9 @@ policies: deps
 
 demo: build
 	@scripts/demo.sh $(CLI) $(SO) $(OUT)
+
+demo-loop: build
+	@$(CLI) replay --plugin $(SO) --policy $(OUT)/closed_loop.bpf.o --trace tests/traces/loop.csv --ranks 8 --simulate
 
 lint:
 	$(CARGO) fmt --all --check

@@ -38,6 +38,15 @@ pub(crate) struct CostModel {
     pub(crate) n_nodes: u32,
 }
 
+/// How one pair does its work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parts {
+    /// Start-up and hops, in microseconds.
+    pub(crate) latency_us: f32,
+    /// Part of the link's bandwidth that carries data, 0 to 1.
+    pub(crate) share: f32,
+}
+
 impl CostModel {
     /// The table for one collective of `bytes`, as NCCL fills it: CollNet and NVLS are not available, Tree only
     /// for AllReduce, PAT only with one rank per node for AllGather and ReduceScatter.
@@ -53,27 +62,40 @@ impl CostModel {
 
     /// Microseconds for one pair; `None` where NCCL does not offer it.
     fn cost(&self, func: u32, bytes: u64, algo: u32, proto: u32) -> Option<f32> {
+        let parts = self.parts(func, algo, proto)?;
+        Some(
+            parts.latency_us
+                + self.moved(func, bytes) / (RING_BW[usize::from(self.n_nodes > 1)] * parts.share),
+        )
+    }
+
+    /// What one pair costs whatever the size, and how it uses the wire; `None` where NCCL does not offer it.
+    pub(crate) fn parts(&self, func: u32, algo: u32, proto: u32) -> Option<Parts> {
         let multi = self.n_nodes > 1;
         let col = *[0usize, 1, 2].get(proto as usize)?;
-        let bw = RING_BW[usize::from(multi)] * EFFICIENCY[col];
-        let (hops, net_hops, bw) = match algo {
+        let (hops, net_hops, share) = match algo {
             algo::RING => {
                 let rounds = if func == func::ALL_REDUCE { 2.0 } else { 1.0 };
                 let net = if multi { self.n_nodes as f32 } else { 0.0 };
-                (rounds * (self.n_ranks as f32 - 1.0 - net).max(1.0), rounds * net, bw)
+                (rounds * (self.n_ranks as f32 - 1.0 - net).max(1.0), rounds * net, 1.0)
             }
             algo::TREE if func == func::ALL_REDUCE => {
                 let local = (self.n_ranks / self.n_nodes.max(1)).max(1) as f32;
                 let net = 2.0 * (self.n_nodes as f32).log2().ceil();
-                (2.0 * (local - 1.0), net, bw * TREE_SHARE[usize::from(multi)])
+                (2.0 * (local - 1.0), net, TREE_SHARE[usize::from(multi)])
             }
             algo::PAT if self.pat(func) && proto == proto::SIMPLE => {
-                (0.0, (self.n_nodes as f32).log2().ceil(), bw * 0.75)
+                (0.0, (self.n_nodes as f32).log2().ceil(), 0.75)
             }
             _ => return None,
         };
-        let moved = bytes as f32 * self.traffic(func);
-        Some(BASE_US[col] + hops * HOP_US[col] + net_hops * NET_HOP_US[col] + moved / bw)
+        let latency_us = BASE_US[col] + hops * HOP_US[col] + net_hops * NET_HOP_US[col];
+        Some(Parts { latency_us, share: share * EFFICIENCY[col] })
+    }
+
+    /// Bytes that each link carries.
+    pub(crate) fn moved(&self, func: u32, bytes: u64) -> f32 {
+        bytes as f32 * self.traffic(func)
     }
 
     fn pat(&self, func: u32) -> bool {

@@ -37,11 +37,19 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// Compiles `policies/c/NAME.bpf.c`, a policy that ships, to an object.
+pub(crate) fn shipped(name: &str) -> Vec<u8> {
+    compile(&root().join("../policies/c").join(format!("{name}.bpf.c")), &[])
+}
+
 /// Compiles `tests/c/policies/NAME.bpf.c` to an object.
 pub(crate) fn policy(name: &str, defines: &[&str]) -> Vec<u8> {
+    compile(&root().join("c/policies").join(format!("{name}.bpf.c")), defines)
+}
+
+fn compile(source: &Path, defines: &[&str]) -> Vec<u8> {
     let out = TempDir::new().unwrap();
     let object = out.path().join("policy.bpf.o");
-    let source = root().join("c/policies").join(format!("{name}.bpf.c"));
     let include = root().join("../policies/include");
     let status = Command::new(clang())
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I"])
@@ -53,7 +61,7 @@ pub(crate) fn policy(name: &str, defines: &[&str]) -> Vec<u8> {
         .arg(&object)
         .status()
         .unwrap();
-    assert!(status.success(), "clang refuses {name}");
+    assert!(status.success(), "clang refuses {}", source.display());
     fs::read(object).unwrap()
 }
 

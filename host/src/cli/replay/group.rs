@@ -3,7 +3,7 @@
 use super::rules::{self, Breach, Outcome};
 use crate::cli::cost::{COLS, CostModel, Costs, ROWS, pick};
 use crate::cli::trace::Step;
-use crate::ffi::driver::{Comm, Plugin, Table};
+use crate::ffi::driver::{CollEvent, Comm, Plugin, Profiler, ProfilerComm, Table};
 use std::thread;
 use std::time::Instant;
 
@@ -35,9 +35,15 @@ pub(super) struct Decided {
     pub(super) breach: Option<Breach>,
 }
 
+/// A rank: NCCL's tuner context and, if events are wanted, its profiler context.
+struct Rank {
+    tuner: Comm,
+    profiler: Option<ProfilerComm>,
+}
+
 /// One communicator.
 pub(super) struct Group {
-    comms: Vec<Comm>,
+    ranks: Vec<Rank>,
     table: Table,
 }
 
@@ -58,32 +64,58 @@ impl Shape {
 impl Group {
     /// Initialises all ranks, each in a thread of its own as a job's ranks do. The second value counts the ranks
     /// whose init returned an error, on which NCCL would fail the communicator.
-    pub(super) fn create(plugin: &Plugin, shape: Shape, comm_id: u64) -> (Group, u64) {
-        let mut comms = Vec::with_capacity(shape.ranks as usize);
+    pub(super) fn create(
+        plugin: &Plugin,
+        profiler: Option<&Profiler>,
+        shape: Shape,
+        comm_id: u64,
+    ) -> (Group, u64) {
+        let mut ranks = Vec::with_capacity(shape.ranks as usize);
         let mut failed = 0;
-        let ranks: Vec<u32> = (0..shape.ranks).collect();
-        for some in ranks.chunks(INIT_THREADS) {
+        let numbers: Vec<u32> = (0..shape.ranks).collect();
+        for some in numbers.chunks(INIT_THREADS) {
             thread::scope(|scope| {
-                let init = || plugin.init(shape.ranks as usize, shape.nodes as usize, comm_id);
-                let threads: Vec<_> = some.iter().map(|_| scope.spawn(init)).collect();
+                let init = |rank| move || Rank::init(plugin, profiler, shape, comm_id, rank);
+                let threads: Vec<_> = some.iter().map(|rank| scope.spawn(init(*rank))).collect();
                 for thread in threads {
                     match thread.join() {
-                        Ok((comm, code)) => {
+                        Ok((rank, code)) => {
                             failed += u64::from(code != 0);
-                            comms.push(comm);
+                            ranks.push(rank);
                         }
                         Err(_) => failed += 1,
                     }
                 }
             });
         }
-        (Group { comms, table: Table::new(ROWS, COLS, vec![0.0; ROWS * COLS]) }, failed)
+        (Group { ranks, table: Table::new(ROWS, COLS, vec![0.0; ROWS * COLS]) }, failed)
+    }
+
+    /// As [`Group::create`], all in this thread.
+    pub(super) fn create_here(
+        plugin: &Plugin,
+        profiler: Option<&Profiler>,
+        shape: Shape,
+        comm_id: u64,
+    ) -> (Group, u64) {
+        let made: Vec<_> =
+            (0..shape.ranks).map(|rank| Rank::init(plugin, profiler, shape, comm_id, rank)).collect();
+        let failed = made.iter().filter(|(_, code)| *code != 0).count() as u64;
+        let ranks = made.into_iter().map(|(rank, _)| rank).collect();
+        (Group { ranks, table: Table::new(ROWS, COLS, vec![0.0; ROWS * COLS]) }, failed)
+    }
+
+    /// Tells every rank's profiler of a collective that has run.
+    pub(super) fn ran(&self, event: &CollEvent) {
+        for profiler in self.ranks.iter().filter_map(|rank| rank.profiler.as_ref()) {
+            profiler.collective(event);
+        }
     }
 
     /// Asks every rank, the last one first, and gives the nanoseconds of each call to `timed`.
     pub(super) fn decide(&mut self, line: &Line, mut timed: impl FnMut(u64)) -> Decided {
         let mut decided: Option<Decided> = None;
-        for comm in self.comms.iter_mut().rev() {
+        for Rank { tuner: comm, .. } in self.ranks.iter_mut().rev() {
             self.table.costs_mut().copy_from_slice(&line.costs);
             let start = Instant::now();
             let (code, channels) = call(comm, line, &mut self.table);
@@ -103,7 +135,7 @@ impl Group {
     /// Calls rank 0 alone, for batches.
     pub(super) fn call_first(&mut self, line: &Line) -> i32 {
         self.table.costs_mut().copy_from_slice(&line.costs);
-        self.comms.first_mut().map_or(0, |comm| call(comm, line, &mut self.table).1)
+        self.ranks.first_mut().map_or(0, |rank| call(&mut rank.tuner, line, &mut self.table).1)
     }
 
     /// What [`Group::call_first`] does besides calling.
@@ -114,7 +146,30 @@ impl Group {
 
     /// Finalizes all ranks; the number of those that returned an error.
     pub(super) fn finalize(self) -> u64 {
-        self.comms.into_iter().map(|comm| u64::from(comm.finalize() != 0)).sum()
+        self.ranks.into_iter().map(Rank::finalize).sum()
+    }
+}
+
+impl Rank {
+    /// As NCCL does: the profiler first, then the tuner, in one thread. The second value is not 0 if either failed.
+    fn init(
+        plugin: &Plugin,
+        profiler: Option<&Profiler>,
+        shape: Shape,
+        comm_id: u64,
+        rank: u32,
+    ) -> (Rank, i32) {
+        let (ranks, nodes) = (shape.ranks as i32, shape.nodes as i32);
+        let profiler = profiler.map(|p| p.init(comm_id, rank as i32, ranks, nodes, "replay"));
+        let told = profiler.as_ref().map_or(0, ProfilerComm::init_result);
+        let (tuner, code) = plugin.init(shape.ranks as usize, shape.nodes as usize, comm_id);
+        (Rank { tuner, profiler }, if code != 0 { code } else { told })
+    }
+
+    /// The number of errors.
+    fn finalize(self) -> u64 {
+        let profiler = self.profiler.map_or(0, ProfilerComm::finalize);
+        u64::from(self.tuner.finalize() != 0) + u64::from(profiler != 0)
     }
 }
 

@@ -16,9 +16,12 @@ use std::process::{Command, Stdio};
 mod cpu;
 mod group;
 mod histogram;
+mod model;
+mod plot;
 mod report;
 mod rules;
 mod session;
+mod simulate;
 mod stage;
 mod switch;
 mod worker;
@@ -69,6 +72,8 @@ pub(super) struct Args {
     /// Tuner version to use instead of the highest that the plugin exports.
     #[arg(long, value_name = "V", value_parser = value_parser!(u32).range(2..=6))]
     tuner_version: Option<u32>,
+    #[command(flatten)]
+    closed_loop: simulate::LoopArgs,
     /// One JSON object a line.
     #[arg(long)]
     pub(super) json: bool,
@@ -105,6 +110,7 @@ pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
     }
     args.check()?;
     match &args.staged {
+        Some(_) if args.closed_loop.simulates() => simulate::run(args, out),
         Some(root) => session::run(args, root, out),
         None => parent(args),
     }
@@ -112,6 +118,9 @@ pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
 
 fn parent(args: &Args) -> anyhow::Result<Exit> {
     super::trace::load(&args.trace)?;
+    if args.closed_loop.profiles() {
+        args.closed_loop.scenario()?;
+    }
     ensure!(args.plugin.is_file(), "{} is no file", args.plugin.display());
     let temp =
         tempfile::Builder::new().prefix("ringfence-replay-").tempdir().context("cannot stage the policy")?;
@@ -120,7 +129,7 @@ fn parent(args: &Args) -> anyhow::Result<Exit> {
         // Wrong input is told before anything runs; the child switches to it.
         stage.check(with)?;
     }
-    let baseline = measure_pass_through();
+    let baseline = if args.closed_loop.simulates() { None } else { measure_pass_through() };
     let mut child = myself()?;
     child.env(POLICY_VAR, stage.policy()).arg("--staged").arg(temp.path());
     if let Some(ns) = baseline {

@@ -2,6 +2,7 @@
 
 use super::group::{Group, Line, Shape};
 use super::report::{self, Told};
+use super::simulate::{Clock, Profiled};
 use super::switch::{self, Switch};
 use super::worker::{Shared, Stats, Worker};
 use super::{Args, cpu};
@@ -42,7 +43,7 @@ impl Script {
     }
 }
 
-fn open(args: &Args) -> anyhow::Result<Plugin> {
+pub(super) fn open(args: &Args) -> anyhow::Result<Plugin> {
     let plugin = match args.tuner_version {
         Some(version) => Plugin::open_version(&args.plugin, version),
         None => Plugin::open(&args.plugin),
@@ -50,7 +51,7 @@ fn open(args: &Args) -> anyhow::Result<Plugin> {
     plugin.with_context(|| args.plugin.display().to_string())
 }
 
-fn shape(args: &Args) -> Shape {
+pub(super) fn shape(args: &Args) -> Shape {
     Shape { ranks: args.ranks, nodes: args.nodes }
 }
 
@@ -58,7 +59,7 @@ fn shape(args: &Args) -> Shape {
 pub(super) fn pass_through(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
     let plugin = open(args)?;
     let script = Script::new(&trace::load(&args.trace)?, shape(args).model());
-    let (mut group, failed) = Group::create(&plugin, shape(args), 1);
+    let (mut group, failed) = Group::create(&plugin, None, shape(args), 1);
     ensure!(failed == 0, "init failed on {failed} ranks");
     writeln!(out, "{}", cpu::per_call(&mut group, &script.lines))?;
     Ok(Exit::Ok)
@@ -69,8 +70,9 @@ pub(super) fn run(args: &Args, root: &Path, out: Out<'_>) -> anyhow::Result<Exit
     let script = Script::new(&trace::load(&args.trace)?, shape(args).model());
     let switch = Switch::prepare(args, root)?;
     let plugin = open(args)?;
+    let profiled = Profiled::open(args)?;
     let shared = Shared::new();
-    let workers = workers(args, &plugin, &script, &shared);
+    let workers = workers(args, &plugin, profiled.as_ref(), &script, &shared);
     let said = take_log();
     let (results, reload) = thread::scope(|scope| {
         let threads: Vec<_> = workers.into_iter().map(|w| scope.spawn(move || w.run())).collect();
@@ -105,11 +107,19 @@ pub(super) fn run(args: &Args, root: &Path, out: Out<'_>) -> anyhow::Result<Exit
 }
 
 /// One worker per thread, the communicators dealt out in turn.
-fn workers<'a>(args: &Args, plugin: &'a Plugin, script: &'a Script, shared: &'a Shared) -> Vec<Worker<'a>> {
+fn workers<'a>(
+    args: &Args,
+    plugin: &'a Plugin,
+    profiled: Option<&'a Profiled>,
+    script: &'a Script,
+    shared: &'a Shared,
+) -> Vec<Worker<'a>> {
     let mut workers: Vec<Worker<'a>> = (0..args.threads)
         .map(|_| Worker {
             shared,
             plugin,
+            profiled,
+            clock: Clock::new(),
             shape: shape(args),
             lines: &script.lines,
             trace: &script.order,
@@ -123,7 +133,7 @@ fn workers<'a>(args: &Args, plugin: &'a Plugin, script: &'a Script, shared: &'a 
     for (comm, thread) in (0..args.comms()).zip((0..workers.len()).cycle()) {
         let Some(worker) = workers.get_mut(thread) else { continue };
         let id = 0x5249_4e47_0000_0000 | u64::from(comm);
-        let (group, failed) = Group::create(plugin, shape(args), id);
+        let (group, failed) = Group::create(plugin, profiled.map(|p| &p.profiler), shape(args), id);
         worker.comm_ids.push(id);
         worker.groups.push(group);
         worker.stats.lifecycle_errors += failed;

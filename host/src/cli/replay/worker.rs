@@ -3,6 +3,7 @@
 use super::group::{Group, Line, Shape};
 use super::histogram::Histogram;
 use super::rules::{Breach, Outcome};
+use super::simulate::{Clock, Profiled};
 use crate::ffi::driver::Plugin;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -185,6 +186,9 @@ impl Drop for StopOnPanic<'_> {
 pub(super) struct Worker<'a> {
     pub(super) shared: &'a Shared,
     pub(super) plugin: &'a Plugin,
+    /// The profiler half, if it is driven too.
+    pub(super) profiled: Option<&'a Profiled>,
+    pub(super) clock: Clock,
     pub(super) shape: Shape,
     pub(super) lines: &'a [Line],
     /// Indices into `lines`.
@@ -229,7 +233,8 @@ impl Worker<'_> {
         }
         for id in &mut self.comm_ids {
             *id = id.wrapping_add(0x1_0000);
-            let (group, failed) = Group::create(self.plugin, self.shape, *id);
+            let profiler = self.profiled.map(|p| &p.profiler);
+            let (group, failed) = Group::create(self.plugin, profiler, self.shape, *id);
             self.groups.push(group);
             self.stats.lifecycle_errors += failed;
         }
@@ -246,6 +251,9 @@ impl Worker<'_> {
             (_, true) => &mut self.stats.after,
         };
         let decided = group.decide(line, |ns| phase.latency.record(ns));
+        if let Some(profiled) = self.profiled {
+            group.ran(&profiled.event(&mut self.clock, line, self.shape, decided.outcome));
+        }
         if let Some(seen) = phase.seen.get_mut(index) {
             seen.add(decided.outcome, 1);
         }
