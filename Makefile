@@ -26,7 +26,7 @@ build: deps release policies
 
 # What NCCL opens, the command line, and the bpf_conformance plugin.
 release: deps
-	$(CARGO) build --release --locked -p nccl-ringfence -p ringfence-host -p ringfence-tests --lib --bins
+	$(CARGO) build --release --locked -p nccl-ringfence -p ringfence-capi -p ringfence-host -p ringfence-tests --lib --bins
 
 policies: deps
 	$(MAKE) -C policies OUT=$(OUT) CARGO=$(CARGO)
@@ -74,6 +74,10 @@ install: build
 	install -m 755 $(SO) $(DESTDIR)$(PREFIX)/lib/libnccl-tuner-ringfence.so
 	for kind in profiler net env; do ln -sf libnccl-tuner-ringfence.so $(DESTDIR)$(PREFIX)/lib/libnccl-$$kind-ringfence.so; done
 	install -m 644 policies/include/ringfence.h $(DESTDIR)$(PREFIX)/include/ringfence.h
+	install -m 755 target/release/libringfence.so $(DESTDIR)$(PREFIX)/lib/libringfence.so.0
+	ln -sf libringfence.so.0 $(DESTDIR)$(PREFIX)/lib/libringfence.so
+	install -m 644 target/release/libringfence.a $(DESTDIR)$(PREFIX)/lib/libringfence.a
+	install -m 644 host/capi/include/ringfence_host.h $(DESTDIR)$(PREFIX)/include/ringfence_host.h
 	install -m 644 $(OUT)/*.bpf.o $(DESTDIR)$(PREFIX)/share/ringfence/policies/
 
 clean:

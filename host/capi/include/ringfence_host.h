@@ -41,7 +41,7 @@ typedef struct rf_hook rf_hook;
  * corrected set when it appears.
  */
 #define RF_REFUSED 1
-/* A null or misaligned pointer, a size of 0, text that is no UTF-8. */
+/* A null or misaligned pointer, text that is no UTF-8, a struct that does not begin with its size. */
 #define RF_ERR_ARGUMENT (-1)
 /* No such host or hook: never opened, closed, or in use by another thread at this moment. */
 #define RF_ERR_HANDLE (-2)

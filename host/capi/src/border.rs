@@ -576,3 +576,6 @@ const _: () = {
     assert!(size_of::<RfMapInfo>() == 8 + 4 * 4 && size_of::<RfOutcome>() == 4 * 4);
     assert!(size_of::<RfError>() == 512);
 };
+
+#[cfg(test)]
+mod tests;

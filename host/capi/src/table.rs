@@ -53,7 +53,7 @@ codes! {
     /// Done, but the policies were refused and none is in force from them; the text says why. The host takes a
     /// corrected set when it appears.
     RF_REFUSED = 1,
-    /// A null or misaligned pointer, a size of 0, text that is no UTF-8.
+    /// A null or misaligned pointer, text that is no UTF-8, a struct that does not begin with its size.
     RF_ERR_ARGUMENT = -1,
     /// No such host or hook: never opened, closed, or in use by another thread at this moment.
     RF_ERR_HANDLE = -2,

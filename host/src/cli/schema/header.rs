@@ -53,7 +53,7 @@ fn remark(field: &Field) -> String {
         parts.push(field.about.clone());
     }
     if !field.unit.is_empty() {
-        parts.push(format!("In {}.", field.unit));
+        parts.push(format!("[{}]", field.unit));
     }
     if field.rights == FieldRights::Decide {
         parts.push(match (field.min, field.max) {
@@ -351,6 +351,21 @@ rank = "uniform"
             ]);
             command.args(["-D", "warnings", "-D", "missing-docs", "--out-dir"]).arg(dir.path()).arg("-");
             compiles(&mut command, &format!("//! A header.\n{}", rust(schema)));
+        }
+    }
+
+    /// The headers of the hooks that ship are those of their schemas; `BLESS=1` writes them.
+    #[test]
+    fn shipped_headers_are_made_from_their_schemas() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/hooks");
+        for name in ["ep_mode", "sdr"] {
+            let text = c(&Schema::read(&dir.join(format!("{name}.toml"))).unwrap());
+            let path = dir.join(format!("{name}.h"));
+            if std::env::var_os("BLESS").is_some() {
+                std::fs::write(&path, &text).unwrap();
+            }
+            let file = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(file == text, "{name}.h is not up to date: BLESS=1 writes it");
         }
     }
 
