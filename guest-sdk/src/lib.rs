@@ -2,7 +2,7 @@
 //!
 //! - [`tuner!`] places a function on the `tuner` hook; it gets a [`TunerCtx`] and returns a [`Verdict`].
 //! - [`profiler!`] and [`profiler_event!`] do the same for NCCL's profiler, with a [`ProfilerCtx`] or a [`ProfilerEventCtx`].
-//! - [`maps!`] declares a [`HashMap`] or an [`Array`]; [`plain!`] and [`shared!`] make types for their keys and values.
+//! - [`maps!`] declares a [`HashMap`], an [`Array`], a [`RingBuf`] and so on; [`plain!`] and [`shared!`] make types for their keys and values.
 //! - [`helpers`] holds the clock and the like, [`telemetry`] the types that the shipped policies share,
 //!   [`abi`] the layouts and numbers underneath, which the host and the C header use too.
 //!
@@ -37,6 +37,6 @@ pub mod telemetry;
 
 pub use ctx::TunerCtx;
 pub use decision::{Algo, Decision, Func, Proto, Verdict};
-pub use maps::{Array, HashMap, MapError, Update};
+pub use maps::{Array, HashMap, LruHashMap, MapError, PerCpuArray, PerCpuHashMap, Record, RingBuf, Update};
 pub use profiler::{Action, ProfilerCtx, ProfilerEventCtx, Timing};
 pub use raw::{Plain, Shared};

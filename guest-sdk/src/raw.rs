@@ -160,6 +160,32 @@ pub(crate) mod call {
         helper!(helper::MAP_DELETE_ELEM, fn(map: *const c_void, key: *const c_void) -> i64)
     }
     #[inline(always)]
+    pub(crate) fn map_lookup_percpu_elem(map: *const c_void, key: *const c_void, slot: u32) -> *mut c_void {
+        helper!(
+            helper::MAP_LOOKUP_PERCPU_ELEM,
+            fn(map: *const c_void, key: *const c_void, slot: u32) -> *mut c_void
+        )
+    }
+    #[inline(always)]
+    pub(crate) fn ringbuf_output(ring: *const c_void, data: *const c_void, size: u64, flags: u64) -> i64 {
+        helper!(
+            helper::RINGBUF_OUTPUT,
+            fn(ring: *const c_void, data: *const c_void, size: u64, flags: u64) -> i64
+        )
+    }
+    #[inline(always)]
+    pub(crate) fn ringbuf_reserve(ring: *const c_void, size: u64, flags: u64) -> *mut c_void {
+        helper!(helper::RINGBUF_RESERVE, fn(ring: *const c_void, size: u64, flags: u64) -> *mut c_void)
+    }
+    #[inline(always)]
+    pub(crate) fn ringbuf_submit(record: *mut c_void, flags: u64) {
+        helper!(helper::RINGBUF_SUBMIT, fn(record: *mut c_void, flags: u64) -> ())
+    }
+    #[inline(always)]
+    pub(crate) fn ringbuf_discard(record: *mut c_void, flags: u64) {
+        helper!(helper::RINGBUF_DISCARD, fn(record: *mut c_void, flags: u64) -> ())
+    }
+    #[inline(always)]
     pub(crate) fn ktime_get_ns() -> u64 {
         helper!(helper::KTIME_GET_NS, fn() -> u64)
     }
@@ -199,6 +225,26 @@ pub(crate) mod call {
         -ENOSYS
     }
     #[inline(always)]
+    pub(crate) fn map_lookup_percpu_elem(
+        _map: *const c_void,
+        _key: *const c_void,
+        _slot: u32,
+    ) -> *mut c_void {
+        core::ptr::null_mut()
+    }
+    #[inline(always)]
+    pub(crate) fn ringbuf_output(_ring: *const c_void, _data: *const c_void, _size: u64, _flags: u64) -> i64 {
+        -ENOSYS
+    }
+    #[inline(always)]
+    pub(crate) fn ringbuf_reserve(_ring: *const c_void, _size: u64, _flags: u64) -> *mut c_void {
+        core::ptr::null_mut()
+    }
+    #[inline(always)]
+    pub(crate) fn ringbuf_submit(_record: *mut c_void, _flags: u64) {}
+    #[inline(always)]
+    pub(crate) fn ringbuf_discard(_record: *mut c_void, _flags: u64) {}
+    #[inline(always)]
     pub(crate) fn ktime_get_ns() -> u64 {
         0
     }
@@ -231,6 +277,20 @@ unsafe impl<K: Plain, V: 'static, const N: usize> Map for crate::HashMap<K, V, N
 }
 // SAFETY: as above; it holds null pointers only.
 unsafe impl<K, V, const N: usize> Sync for crate::HashMap<K, V, N> {}
+// SAFETY: as above.
+unsafe impl<K: Plain, V: 'static, const N: usize> Map for crate::LruHashMap<K, V, N> {
+    type Key = K;
+    type Value = V;
+}
+// SAFETY: as above; it holds null pointers only.
+unsafe impl<K, V, const N: usize> Sync for crate::LruHashMap<K, V, N> {}
+// SAFETY: as above.
+unsafe impl<K: Plain, V: 'static, const N: usize> Map for crate::PerCpuHashMap<K, V, N> {
+    type Key = K;
+    type Value = V;
+}
+// SAFETY: as above; it holds null pointers only.
+unsafe impl<K, V, const N: usize> Sync for crate::PerCpuHashMap<K, V, N> {}
 // SAFETY: the definition's members are `*const u32` and `*const V`.
 unsafe impl<V: 'static, const N: usize> Map for crate::Array<V, N> {
     type Key = u32;
@@ -238,6 +298,15 @@ unsafe impl<V: 'static, const N: usize> Map for crate::Array<V, N> {
 }
 // SAFETY: it holds null pointers only.
 unsafe impl<V, const N: usize> Sync for crate::Array<V, N> {}
+// SAFETY: as for `Array`.
+unsafe impl<V: 'static, const N: usize> Map for crate::PerCpuArray<V, N> {
+    type Key = u32;
+    type Value = V;
+}
+// SAFETY: it holds null pointers only.
+unsafe impl<V, const N: usize> Sync for crate::PerCpuArray<V, N> {}
+// SAFETY: it holds null pointers only.
+unsafe impl<const BYTES: usize> Sync for crate::RingBuf<BYTES> {}
 
 #[inline(always)]
 fn address<T>(of: &T) -> *const c_void {
@@ -271,6 +340,56 @@ where
     // SAFETY: as in `get`; the memory stays mapped as long as the policy runs, even when the entry is deleted, and
     // `Shared` types may be used by several threads at once.
     Some(unsafe { value.as_ref() })
+}
+
+/// A copy of the value under `key` in a slot of a per-CPU map.
+#[inline(always)]
+pub(crate) fn get_slot<M: Map>(map: &'static M, key: &M::Key, slot: u32) -> Option<M::Value>
+where
+    M::Value: Plain,
+{
+    let value = NonNull::new(call::map_lookup_percpu_elem(address(map), address(key), slot).cast())?;
+    // SAFETY: as in `get`.
+    Some(unsafe { value.read() })
+}
+
+/// Copies a record into a ring buffer; 0 or a negative errno.
+#[inline(always)]
+pub(crate) fn ring_output<T: Plain, const BYTES: usize>(
+    ring: &'static crate::RingBuf<BYTES>,
+    record: &T,
+) -> i64 {
+    call::ringbuf_output(address(ring), address(record), size_of::<T>() as u64, 0)
+}
+
+/// Room for a `T` in a ring buffer.
+#[inline(always)]
+pub(crate) fn ring_reserve<T: Plain, const BYTES: usize>(
+    ring: &'static crate::RingBuf<BYTES>,
+) -> Option<crate::Record<T>> {
+    let room = NonNull::new(call::ringbuf_reserve(address(ring), size_of::<T>() as u64, 0).cast())?;
+    Some(crate::Record(Room(room)))
+}
+
+/// Room for a record. It is given back exactly once: by [`Room::submit`], or when it is dropped.
+pub(crate) struct Room<T: Plain>(NonNull<T>);
+
+impl<T: Plain> Room<T> {
+    #[inline(always)]
+    pub(crate) fn submit(self, content: T) {
+        let room = core::mem::ManuallyDrop::new(self);
+        // SAFETY: the host reserved `size_of::<T>()` bytes there for this policy alone, aligned to 8, which no `Plain` type exceeds
+        // (the verifier checks each store); `Plain` types have no drop.
+        unsafe { room.0.write(content) };
+        call::ringbuf_submit(room.0.as_ptr().cast(), 0);
+    }
+}
+
+impl<T: Plain> Drop for Room<T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        call::ringbuf_discard(self.0.as_ptr().cast(), 0);
+    }
 }
 
 /// Copies a value in; 0 or a negative errno.

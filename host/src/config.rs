@@ -136,10 +136,9 @@ pub struct MapEntry {
 }
 
 /// The scopes that a manifest may name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScopeName {
-    /// One policy on one communicator.
+    /// One policy, on all communicators.
     Policy,
     /// All policies of a communicator.
     Communicator,
@@ -155,6 +154,22 @@ impl ScopeName {
             ScopeName::Policy => "policy",
             ScopeName::Communicator => "communicator",
             ScopeName::Process => "process",
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ScopeName {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<ScopeName, D::Error> {
+        const NAMES: [ScopeName; 3] = [ScopeName::Policy, ScopeName::Communicator, ScopeName::Process];
+        let name = String::deserialize(from)?;
+        match NAMES.into_iter().find(|s| s.as_str() == name) {
+            Some(scope) => Ok(scope),
+            // Both need ranks of several processes to meet.
+            None if matches!(name.as_str(), "host" | "agreed") => Err(serde::de::Error::custom(format!(
+                "scope {name:?} does not exist yet: maps are shared inside one process; use \"policy\", \"communicator\" or \
+                 \"process\""
+            ))),
+            None => Err(serde::de::Error::unknown_variant(&name, &["policy", "communicator", "process"])),
         }
     }
 }
@@ -376,7 +391,12 @@ reset = true
             (policy("[limits]\nfuel = -1"), "line 4, column 8: "),
             (policy("[limits]\nfuel = 0"), "limits.fuel: must be positive"),
             (policy("[limits]\nmax_chunk_size = 512"), "limits.max_chunk_size: must lie in 1920 to"),
-            (policy("[maps.m]\nscope = \"host\""), "line 4, column 9: unknown variant `host`"),
+            (policy("[maps.m]\nscope = \"world\""), "line 4, column 9: unknown variant `world`"),
+            (
+                policy("[maps.m]\nscope = \"host\""),
+                "line 4, column 9: scope \"host\" does not exist yet: maps are shared",
+            ),
+            (policy("[maps.m]\nscope = \"agreed\""), "line 4, column 9: scope \"agreed\" does not exist yet"),
             ("[[policy]]\nfile = \"/etc/x.o\"".into(), "policy[0].file: \"/etc/x.o\" must be a path below"),
             ("[[policy]]\nfile = \"a/../../x.o\"".into(), "policy[0].file: \"a/../../x.o\" must be"),
             ("schemas = ['../x.toml']\npolicy = []".into(), "schemas: \"../x.toml\" must be a path below"),

@@ -75,6 +75,8 @@ pub struct Instance {
     prepared: usize,
     /// It may take locks or records: something may be left to give back after a call.
     takes: bool,
+    /// It looks up in hashes, so [`Data::reader`] is there.
+    looks_up: bool,
     /// NCCLbpf's `last_channels`: what the latest decision said, 0 for none.
     last_channels: u32,
     /// Place of NCCLbpf's `telemetry_map` among the maps, where the policy reads latencies from its context.
@@ -94,6 +96,7 @@ impl Instance {
         };
         check_maps(policy, maps).map_err(|why| failed(&why))?;
         let reader = prepare_maps(policy, maps).map_err(|why| failed(&why))?;
+        let looks_up = reader.is_some();
         let mut store = new_store(policy, maps, reader);
         let imports = imports(&mut store, policy).map_err(|why| failed(&why))?;
         // Compiled code checks fuel at entry: a start function, were there one, must not run for free.
@@ -114,6 +117,7 @@ impl Instance {
             counters: policy.metrics().register(policy.hook()),
             prepared: 0,
             takes: takes_something(policy),
+            looks_up,
             last_channels: 0,
             telemetry: context::telemetry_map(policy),
             policy: policy.clone(),
@@ -316,20 +320,30 @@ impl Instance {
         if self.store.set_fuel(self.fuel).is_err() {
             return Err(stop("the engine counts no fuel"));
         }
-        if let Some(reader) = &self.store.data().reader {
+        if self.looks_up
+            && let Some(reader) = &self.store.data().reader
+        {
             reader.enter();
         }
         let result = self.entry.call(&mut self.store, (r1 as i64, r2 as i64));
-        if let Some(reader) = &self.store.data().reader {
-            reader.exit();
-        }
-        if self.takes {
-            let Data { held, maps, .. } = self.store.data_mut();
-            held.release(maps);
+        if self.takes | self.looks_up {
+            self.give_back();
         }
         match result {
             Ok(r0) => Ok(r0 as u64),
             Err(e) => Err(Box::new(self.fault(&e))),
+        }
+    }
+
+    /// After a call: what it took, and then its pointers.
+    #[inline]
+    fn give_back(&mut self) {
+        let Data { held, maps, reader, .. } = self.store.data_mut();
+        if self.takes {
+            held.release(maps);
+        }
+        if let Some(reader) = reader {
+            reader.exit();
         }
     }
 

@@ -1,7 +1,7 @@
 //! LRU hashes, per-CPU maps and the rule for deleted entries, as policies see them: verified, translated, in wasmtime.
 
 use ringfence_host::maps::{DEFAULT_MAP_BYTES, Map, MapSet, Owner};
-use ringfence_host::{Engine, Instance, Limits, MapRegistry, PolicyModule, ScopeRules};
+use ringfence_host::{Engine, Hook, Instance, Limits, MapRegistry, PolicyModule, ScopeRules};
 use ringfence_translator::isa::asm::assemble;
 use ringfence_translator::verify::Verifier;
 use ringfence_translator::{Env, MapDecl, MapKind, Translator, WasmModule};
@@ -384,4 +384,42 @@ fn an_lru_hash_keeps_what_policies_use() {
         assert_eq!(run(&mut instance, &[1000 + i]).0, 0);
     }
     assert_eq!((misses, policy.map("m").len()), (8, 32));
+}
+
+/// A tuner's and a profiler's policy that declare a map of one name and shape have one map, on whichever hook it was made first;
+/// with another shape, the second is refused, and both shapes are named.
+#[test]
+fn policies_of_different_hooks_share_maps_by_name_and_shape() {
+    const COUNT: &str = "
+        *(u64 *)(r10 - 8) = 0
+        r1 = map[m] ll
+        r2 = r10
+        r2 += -8
+        call map_lookup_elem
+        if r0 == 0 goto done
+        r1 = *(u64 *)(r0 + 0)
+        r1 += 1
+        *(u64 *)(r0 + 0) = r1
+    done:
+        r0 = 0
+        exit";
+    let of = |hook: Hook, value_size: u32| {
+        let program = assemble(COUNT, &[map("m", MapKind::Hash, value_size, 4)]).unwrap();
+        let verified = Verifier::new(hook.env()).verify(program).unwrap();
+        let module = Translator::new().translate(&verified).unwrap();
+        PolicyModule::compile(Engine::global().unwrap(), module).unwrap()
+    };
+    let registry = MapRegistry::new(Engine::global().unwrap(), DEFAULT_MAP_BYTES);
+    let resolve = |module: &PolicyModule, policy: &str| {
+        let owner = Owner { policy: policy.into(), communicator: 1 };
+        registry.resolve(module.maps(), &ScopeRules::default(), &owner)
+    };
+    let (tuner, profiler) = (of(Hook::Tuner, 8), of(Hook::Profiler, 8));
+    let (a, b) = (resolve(&tuner, "t").unwrap(), resolve(&profiler, "p").unwrap());
+    assert!(Arc::ptr_eq(a.get("m").unwrap(), b.get("m").unwrap()));
+    let error = resolve(&of(Hook::Net, 16), "n").unwrap_err();
+    assert_eq!(error.kind(), ringfence_host::ErrorKind::MapShape);
+    assert!(error.message().contains("value 8") && error.message().contains("value 16"), "{error}");
+    drop((a, b));
+    assert!(resolve(&of(Hook::Net, 16), "n").is_ok(), "once nobody uses it, the name is free");
 }

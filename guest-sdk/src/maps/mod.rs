@@ -1,13 +1,18 @@
-//! [`HashMap`] and [`Array`]: maps as statics, declared with [`maps!`](crate::maps).
+//! [`HashMap`], [`LruHashMap`], [`Array`], [`PerCpuArray`], [`PerCpuHashMap`] and [`RingBuf`]: maps as statics, declared with
+//! [`maps!`](crate::maps).
 //!
 //! The *type* of the static is the definition: its debug info, turned to BTF, has the members `type`, `key`,
 //! `value` and `max_entries` that loaders look for. The static itself holds null pointers.
 
 mod array;
 mod hash;
+mod percpu;
+mod ring;
 
 pub use array::Array;
-pub use hash::HashMap;
+pub use hash::{HashMap, LruHashMap};
+pub use percpu::{PerCpuArray, PerCpuHashMap};
+pub use ring::{Record, RingBuf};
 
 use crate::abi::update;
 
@@ -35,8 +40,11 @@ pub enum MapError {
     Full,
     /// `EINVAL`: not possible on this kind of map.
     Invalid,
-    /// `EBUSY`: others were writing all the time; the host does not wait for them on the decision path.
+    /// `EBUSY`: others were writing all the time, or places of deleted entries may still be pointed to; the host does not wait on
+    /// the decision path.
     Busy,
+    /// `EAGAIN`: no room in the ring buffer.
+    NoRoom,
     /// Another errno.
     Other(i32),
 }
@@ -51,6 +59,7 @@ fn result(code: i64) -> Result<(), MapError> {
         -7 => Err(MapError::Full),
         -22 => Err(MapError::Invalid),
         -16 => Err(MapError::Busy),
+        -11 => Err(MapError::NoRoom),
         other => Err(MapError::Other(other.wrapping_neg() as i32)),
     }
 }
@@ -63,6 +72,10 @@ mod tests {
     crate::maps! {
         static HASH: HashMap<u64, [u32; 3], 7> = "test_hash";
         static ARRAY: Array<u64, 9> = "test_array";
+        static LRU: LruHashMap<u64, u64, 7> = "test_lru";
+        static PERCPU: PerCpuArray<u64, 9> = "test_percpu_array";
+        static PERCPU_HASH: PerCpuHashMap<u64, u64, 7> = "test_percpu_hash";
+        static RING: RingBuf<4096> = "test_ring";
     }
 
     #[test]
@@ -74,6 +87,7 @@ mod tests {
             (-7, MapError::Full),
             (-22, MapError::Invalid),
             (-16, MapError::Busy),
+            (-11, MapError::NoRoom),
             (-38, MapError::Other(38)),
         ];
         for (code, error) in table {
@@ -88,10 +102,18 @@ mod tests {
         assert_eq!(HASH.update(&1, &[0; 3], Update::Replace), Err(MapError::Other(38)));
         assert_eq!(HASH.remove(&1), Err(MapError::Other(38)));
         assert_eq!(ARRAY.set(1, &1), Err(MapError::Other(38)));
+        assert_eq!((LRU.get(&1), PERCPU.get(1), PERCPU_HASH.get(&1)), (None, None, None));
+        assert_eq!((PERCPU.get_slot(1, 0), PERCPU_HASH.get_slot(&1, 0)), (None, None));
+        let other = Err(MapError::Other(38));
+        assert_eq!([LRU.insert(&1, &1), PERCPU.set(1, &1), PERCPU_HASH.insert(&1, &1)], [other; 3]);
+        assert_eq!([LRU.remove(&1), PERCPU_HASH.remove(&1), RING.output(&1u64)], [other; 3]);
+        assert!(RING.reserve::<u64>().is_none());
     }
 
     #[test]
     fn definitions_are_four_pointers_in_order() {
+        assert_eq!(offset_of!(RingBuf<4096>, max_entries), 8);
+        assert_eq!(offset_of!(PerCpuHashMap<u64, u64, 7>, max_entries), 24);
         type H = HashMap<u64, [u32; 3], 7>;
         assert_eq!(size_of::<H>(), 4 * size_of::<usize>());
         let offsets =

@@ -4,6 +4,7 @@
 //! `RINGFENCE_POLICIES` names a folder of objects that are built already (`target/policies`).
 
 mod harness;
+mod kinds;
 mod model;
 mod ncclbpf;
 mod observers;

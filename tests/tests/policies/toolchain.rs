@@ -84,7 +84,7 @@ const PURE: [Pure; 7] = [
 ];
 
 /// Builds a crate of this source; its object is `dir/out.bpf.o`.
-fn build(dir: &Path, source: &str) -> Output {
+pub(crate) fn build(dir: &Path, source: &str) -> Output {
     let manifest = format!(
         "[package]\nname = \"sample\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[dependencies]\nringfence-guest = {{ path = {:?} }}\n[workspace]\n",
         repo().join("guest-sdk")
