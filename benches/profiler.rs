@@ -86,9 +86,11 @@ fn compile(compiler: &str, flags: &[&str], source: &str, out: &Path) -> Result<(
 fn measure(case: &str) -> Result<()> {
     let (.., bar) = *CASES.iter().find(|c| c.0 == case).context("unknown case")?;
     let mut native = Plugin::open(std::env::var("NATIVE_PROFILER")?.into())?;
-    let mut ours = Plugin::open(
-        std::env::var("RINGFENCE_SO").map_or(built("release/libnccl_ringfence.so")?, PathBuf::from),
-    )?;
+    let ours = match std::env::var_os("RINGFENCE_SO") {
+        Some(path) => path.into(),
+        None => built("release/libnccl_ringfence.so")?,
+    };
+    let mut ours = Plugin::open(ours)?;
     // The bar is for a process with a second thread: glibc and others have cheaper paths while there is one.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -112,6 +112,13 @@ impl<'a> ProfilerCtx<'a> {
         set(raw::load(&self.0.peer))
     }
 
+    /// The first 32 bytes of the communicator's name, padded with NUL; zero if it has none.
+    #[inline(always)]
+    pub fn comm_name(&self) -> [u64; 4] {
+        let [a, b, c, d] = &self.0.comm_name;
+        [raw::load(a), raw::load(b), raw::load(c), raw::load(d)]
+    }
+
     /// Did all of its channels tell of their end?
     #[inline(always)]
     pub fn is_complete(&self) -> bool {
@@ -226,7 +233,7 @@ mod tests {
             peer: UNSET,
             flags: 1,
             _pad: 0,
-            comm_name: [0; 4],
+            comm_name: [1, 2, 3, 4],
         };
         let c = ProfilerCtx::new(&raw);
         assert_eq!((c.comm_id(), c.n_bytes(), c.duration_ns(), c.seq(), c.end_ns()), (1, 2, 300, 4, 5));
@@ -235,6 +242,7 @@ mod tests {
         assert_eq!((c.channels(), c.rank(), c.n_ranks(), c.n_nodes()), (9, 10, 11, 12));
         assert_eq!((c.timing(), c.datatype_bytes(), c.peer()), (Timing::KernelHost, 14, None));
         assert!(!c.is_complete());
+        assert_eq!(c.comm_name(), [1, 2, 3, 4]);
         assert_eq!(slow(&raw), Verdict::Submit as u64);
         let other = ProfilerContext { duration_ns: 1, peer: 3, flags: 0, timing: 0, ..raw };
         let c = ProfilerCtx::new(&other);

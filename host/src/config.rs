@@ -403,6 +403,11 @@ reset = true
             ("[[policy]]\nfile = \"\"".into(), "policy[0].file: \"\" must be"),
             ("[[policy]]\nname = \"x\"".into(), "line 1, column 1: missing field `file`"),
             (policy("name = \"a\\nb\""), "policy[0].name: must be printable"),
+            (
+                policy("events = [\"steps\"]"),
+                "policy[0].events: \"steps\" is no event; there are group, coll",
+            ),
+            (policy("events = [\"kernel_phase\"]"), "policy[0].events: kernel_phase is never asked for"),
             ("x = ".into(), "line 1, column "),
         ];
         for (text, want) in cases {

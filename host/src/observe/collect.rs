@@ -9,6 +9,7 @@ use crate::host::{Host, ReloadReport};
 use crate::metrics::sampled_every;
 use crate::policy_set::{Plan, Policy};
 use crate::reload::SwitchPolicy;
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Communicators that a status lists. A job on thousands of ranks in one process is a simulation.
@@ -40,8 +41,14 @@ impl Observer {
             maps: maps.iter().map(map).collect(),
             log: super::status::LogStatus::default(),
             defects: guard::panics(),
+            profiler: profiler(),
         }
     }
+}
+
+fn profiler() -> BTreeMap<String, u64> {
+    let named = crate::profiler::counters().named().into_iter();
+    named.filter(|(_, n)| *n != 0).map(|(name, n)| (name.to_owned(), n)).collect()
 }
 
 fn plan(plan: &Plan) -> PlanStatus {

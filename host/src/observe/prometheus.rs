@@ -79,6 +79,7 @@ pub fn render(processes: &[Status]) -> String {
     reloads(&mut text, &own);
     maps(&mut text, &own);
     log(&mut text, &own);
+    profiler(&mut text, &own);
     text.0
 }
 
@@ -290,6 +291,16 @@ fn log(text: &mut Text, processes: &Processes<'_>) {
         let counts = [("written", s.log.lines), ("suppressed", s.log.suppressed), ("lost", s.log.lost)];
         for (outcome, n) in counts {
             text.sample("ringfence_policy_log_lines_total", &[("pid", pid), ("outcome", outcome)], n);
+        }
+    }
+}
+
+fn profiler(text: &mut Text, processes: &Processes<'_>) {
+    let help = "Events of NCCL's profiler interface: calls, samples, and every oddity by its name.";
+    text.family("ringfence_profiler_total", Kind::Counter, help);
+    for (s, pid) in processes {
+        for (count, n) in &s.profiler {
+            text.sample("ringfence_profiler_total", &[("pid", pid), ("count", count)], n);
         }
     }
 }

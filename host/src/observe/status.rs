@@ -7,6 +7,7 @@
 use super::dir::Identity;
 use crate::metrics::{Histogram, Totals};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The format that this version writes.
 pub const FORMAT: u32 = 1;
@@ -49,6 +50,8 @@ pub struct Status {
     pub log: LogStatus,
     /// Calls that met a defect of Ringfence and left NCCL's own choice.
     pub defects: u64,
+    /// Counters of the profiler by name, those that are not 0: see `docs/profiler.md`.
+    pub profiler: BTreeMap<String, u64>,
 }
 
 /// A policy set in force.

@@ -378,7 +378,10 @@ impl Comm {
     fn tell_start(&self, event: &Event, handle: Handle) {
         let mut context = self.context(handle, event.kind, event_action::START);
         context.parent = event.parent;
-        context.rank = event.rank;
+        if self.facts.n_ranks.load(Relaxed) == 0 {
+            // Versions 1 to 3 tell it here alone. Later ones told it at the start, and leave it out of many events.
+            context.rank = event.rank;
+        }
         match event.detail {
             Detail::Nothing => {}
             Detail::Op(op) => {

@@ -81,6 +81,8 @@ struct Place {
     stops: AtomicU32,
 }
 
+const _: () = assert!(size_of::<Place>() == 128);
+
 /// The ring.
 #[derive(Debug)]
 pub(crate) struct Ops {

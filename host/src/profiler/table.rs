@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Environment variable with the places in the ring of each communicator, a power of two from 16 to 4096. An operation whose
 /// kernels have not all ended when that many others were enqueued after it is given up.
 pub const RING_VAR: &str = "RINGFENCE_PROFILER_RING";
-/// Places unless [`RING_VAR`] says otherwise: 256 KiB for each communicator.
+/// Places unless [`RING_VAR`] says otherwise: 128 KiB for each communicator.
 const RING: usize = 1024;
 
 /// The profilers of this process.
