@@ -50,12 +50,18 @@ fn run(object: &[u8], more: &[&str]) -> Run {
 
 /// Replays the loop's trace with a policy object and more arguments.
 fn replay(object: &[u8], more: &[&str]) -> Run {
+    replay_all(&[object], more)
+}
+
+/// Replays the loop's trace with a directory of policies.
+fn replay_all(objects: &[&[u8]], more: &[&str]) -> Run {
     let dir = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
-    let file = dir.path().join("policy.bpf.o");
-    fs::write(&file, object).unwrap();
+    for (i, object) in objects.iter().enumerate() {
+        fs::write(dir.path().join(format!("{i}.bpf.o")), object).unwrap();
+    }
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/loop.csv");
     let mut command = Command::new(built::dir().join("ringfence"));
-    command.arg("replay").arg("--plugin").arg(so()).arg("--policy").arg(&file).arg("--trace").arg(trace);
+    command.arg("replay").arg("--plugin").arg(so()).arg("--policy").arg(dir.path()).arg("--trace").arg(trace);
     let output = command.arg("--json").args(more).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let events =
@@ -131,6 +137,17 @@ fn policies_that_close_no_loop_fail() {
     let faults = run.faults();
     assert!(faults.iter().any(|f| f.contains("no profiler events")), "{faults:?}");
     assert!(faults.iter().any(|f| f.contains("less than twice")), "{faults:?}");
+}
+
+/// adaptive_channels compares a latency with the average of the last few. Where fewer channels are slower, a step down by chance makes the
+/// next one more likely, and so it swings between its bounds. The report says so.
+#[test]
+fn a_policy_that_compares_with_its_own_average_swings() {
+    let (measures, adapts) = (shipped("latency_map"), shipped("adaptive_channels"));
+    let run = replay_all(&[&measures, &adapts], &["--simulate", "--ranks", "8"]);
+    let baseline = run.channels("baseline");
+    assert!(baseline.contains(&1) && baseline.contains(&12), "{baseline:?}");
+    assert_eq!(run.code, Some(1), "{:?}", run.faults());
 }
 
 /// `--profiler` alone: an ordinary replay whose collectives the profiler half is told of, on an idle machine.
