@@ -11,7 +11,10 @@ use ringfence_guest::abi;
 use ringfence_host::ffi::driver::{Comm, Plugin, Table};
 use ringfence_translator::Object;
 use ringfence_translator::isa::{Imm64, Insn};
+use std::fs::Permissions;
 use std::hint::black_box;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,6 +27,9 @@ const POLICIES: [(&str, &str, f64, f64); 6] = [
     ("adaptive_channels", "noop", 90.0, 23.0),
     ("slo_enforcer", "noop", 110.0, 28.0),
 ];
+/// Name of the child that measures a chain, and the bar of issue 4: four noop policies against one.
+const CHAIN: &str = "chain";
+const CHAIN_BAR: f64 = 2.2;
 const ROUNDS: usize = 31;
 const BATCH: u64 = 200_000;
 const SIZES: [usize; 8] = [1 << 10, 1 << 14, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28];
@@ -34,7 +40,7 @@ fn main() -> Result<()> {
     if let [child, policy] = args.as_slice()
         && child == "child"
     {
-        return measure(policy);
+        return if policy == CHAIN { measure_chain() } else { measure(policy) };
     }
     header("whole getCollInfo, CPU ns per call (median of 31 x 200000 calls), process with a second thread");
     println!(
@@ -54,6 +60,46 @@ fn main() -> Result<()> {
             bail!("the run of {policy} failed");
         }
     }
+    chain(&native)
+}
+
+/// A chain of four noop policies against one, in one process.
+fn chain(native: &Path) -> Result<()> {
+    let dir = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir()?;
+    let status = Command::new(std::env::current_exe()?)
+        .args(["child", CHAIN])
+        .env("RINGFENCE_POLICY", dir.path())
+        .env("RINGFENCE_LOG", "error")
+        .env("NATIVE_PLUGIN", native)
+        .env("NATIVE_POLICY", "noop")
+        .status()?;
+    if !status.success() {
+        bail!("the run of the chain failed");
+    }
+    Ok(())
+}
+
+fn measure_chain() -> Result<()> {
+    let dir = PathBuf::from(std::env::var_os("RINGFENCE_POLICY").context("a directory")?);
+    let copies = tempfile::tempdir()?;
+    // A copy of the library is another plugin with a state of its own. Communicators of several ranks keep their set.
+    let plugin_with = |policies: usize| -> Result<Comm> {
+        std::fs::copy(built("policies/noop.bpf.o")?, dir.join("noop.bpf.o"))?;
+        std::fs::write(dir.join("ringfence.toml"), "[[policy]]\nfile = 'noop.bpf.o'\n".repeat(policies))?;
+        let copy = copies.path().join(format!("libringfence{policies}.so"));
+        std::fs::copy(built("release/libnccl_ringfence.so")?, &copy)?;
+        Ok(Plugin::open(copy)?.init(8, 1, 7).0)
+    };
+    let (mut one, mut four) = (plugin_with(1)?, plugin_with(4)?);
+    let mut native = Plugin::open_version(std::env::var("NATIVE_PLUGIN")?, 5)?.init(8, 1, 7).0;
+    let mut subjects = [plugin("native", &mut native), plugin("one", &mut one), plugin("four", &mut four)];
+    let ns = cpu_per_call(&mut subjects, ROUNDS, BATCH);
+    let ratio = ns[2] / ns[1];
+    let verdict = if ratio <= CHAIN_BAR { "ok" } else { "OVER" };
+    println!(
+        "\nchain: native {:.1} ns, one noop {:.1}, four noops {:.1}: {ratio:.2}x of one (bar {CHAIN_BAR}x {verdict})",
+        ns[0], ns[1], ns[2]
+    );
     Ok(())
 }
 

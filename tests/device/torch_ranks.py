@@ -6,6 +6,9 @@
 With `--swap-at K --with NEW.bpf.o --into POLICY-DIR/NAME.bpf.o` the policy is replaced by a rename before round K; communicators of
 several ranks keep their policy for life, so round K is the first on the new one.
 
+With `--inspect CLI` rank 0 shows, while the last communicator lives, what `ringfence status` and `ringfence map dump` say of its process:
+with NCCL_PROFILER_PLUGIN set too, the latencies that a profiler policy measured.
+
 Creates and destroys the communicator `rounds` times, and checks the result of every collective on every rank. With one
 rank NCCL loads the plugin but never asks it; with two it asks for each collective. Prints one line a round and rank,
 and at the end the number of threads, so that a leak would show.
@@ -14,6 +17,7 @@ and at the end the number of threads, so that a leak would show.
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -68,6 +72,21 @@ def swap(args):
     os.replace(temporary, args.into)
 
 
+def inspect(cli):
+    # The reload thread writes the status about once a second.
+    time.sleep(2.5)
+    me = str(os.getpid())
+    for command in (["status", "--pid", me], ["map", "list", "--pid", me]):
+        print(f"$ ringfence {' '.join(command)}", flush=True)
+        subprocess.run([cli, *command], check=False)
+    listed = subprocess.run([cli, "map", "list", "--pid", me, "--json"], capture_output=True, text=True, check=False).stdout
+    for name in ("telemetry_map", "net_bytes", "events_seen"):
+        if name in listed:
+            print(f"$ ringfence map dump {name}", flush=True)
+            subprocess.run([cli, "map", "dump", name, "--pid", me], check=False)
+    sys.stdout.flush()
+
+
 def worker(rank, args, folder):
     ranks, rounds = args.ranks, args.rounds
     torch.cuda.set_device(rank)
@@ -79,6 +98,8 @@ def worker(rank, args, folder):
         if last and ranks > 1:
             line = " bus GB/s " + ", ".join(f"{s >> 20} MiB {bandwidth(ranks, s):.0f}" for s in (1 << 22, 1 << 26, 1 << 28))
         dist.barrier()
+        if args.inspect and rank == 0 and i == rounds - 1:
+            inspect(args.inspect)
         if i == args.swap_at - 1:
             # While the old communicators live, as in a job; both ranks must see the new set before they make new ones.
             if rank == 0:
@@ -97,6 +118,7 @@ if __name__ == "__main__":
     parser.add_argument("--swap-at", type=int, default=-1)
     parser.add_argument("--with", dest="new")
     parser.add_argument("--into")
+    parser.add_argument("--inspect")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(worker, args=(args, folder), nprocs=args.ranks)

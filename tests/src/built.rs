@@ -26,17 +26,9 @@ pub fn dir() -> &'static Path {
 fn build(dir: PathBuf) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args([
-        "build",
-        "--quiet",
-        "-p",
-        "nccl-ringfence",
-        "-p",
-        "ringfence-host",
-        "--lib",
-        "--bin",
-        "ringfence",
-    ]);
+    // The whole workspace, as the tests themselves are built: with fewer packages, dependencies would have other features and
+    // wasmtime be compiled again, for minutes.
+    command.args(["build", "--quiet", "--workspace", "--lib", "--bins"]);
     if dir.ends_with("release") {
         command.arg("--release");
     }

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+mod chain;
 mod check;
 mod cost;
 mod disasm;
@@ -97,6 +98,8 @@ enum Command {
     Status(status::Args),
     /// Read and write the maps of a running job.
     Map(map::Args),
+    /// Show which policies stand on which hook, and in which order they are asked.
+    Chain(chain::Args),
     /// Write the state of running jobs for Prometheus.
     Metrics(metrics::Args),
 }
@@ -113,6 +116,7 @@ impl Command {
             Command::Doctor(a) => a.json,
             Command::Status(a) => a.json,
             Command::Map(a) => a.json,
+            Command::Chain(a) => a.json(),
             Command::Metrics(_) => false,
         }
     }
@@ -129,6 +133,7 @@ impl Command {
             Command::Doctor(a) => doctor::run(a, out),
             Command::Status(a) => status::run(a, out),
             Command::Map(a) => map::run(a, out),
+            Command::Chain(a) => chain::run(a, out),
             Command::Metrics(a) => metrics::run(a, out),
         }
     }

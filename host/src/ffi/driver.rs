@@ -158,7 +158,8 @@ impl Plugin {
             min_ranks_per_nvl_domain: per_node,
             max_ranks_per_nvl_domain: per_node,
         };
-        self.init_with(n_ranks, n_nodes, comm_id, nvl, &mut TunerConstants::ZERO)
+        let mut constants = TunerConstants::ZERO;
+        self.init_with(n_ranks, n_nodes, comm_id, nvl, &mut constants)
     }
 
     /// Calls `init` with these NVLink domains and constants, which a plugin of version 5 or 6 may rewrite.
