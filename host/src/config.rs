@@ -28,6 +28,11 @@
 //! [maps.latency]             # optional, by map name
 //! scope = "communicator"     # "policy", "communicator" or "process" (default)
 //! reset = true               # a reload may drop the contents when the shape has changed
+//!
+//! [env]                      # optional; counts where NCCL_ENV_PLUGIN names Ringfence. Other names are never answered
+//! allow = ["NCCL_ALGO"]      # names that policies on the hook env may answer
+//! override = ["NCCL_ALGO"]   # names for which that wins over what the process has set; default: the process wins
+//! set = { NCCL_NTHREADS = "256" }  # values
 //! ```
 //!
 //! A directory without it: every `*.bpf.o` in the order of names. Unknown keys are errors.
@@ -40,6 +45,7 @@ mod source;
 pub(crate) use source::K8S_DATA;
 pub use source::{PolicyFile, Source, SourceSet};
 
+use crate::env::EnvRules;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,6 +73,8 @@ pub struct Manifest {
     pub limits: LimitsEntry,
     /// Maps by name.
     pub maps: BTreeMap<String, MapEntry>,
+    /// What NCCL's look-ups of its settings may be answered with.
+    pub env: EnvRules,
     /// Files of schemas, below the directory.
     pub schemas: Vec<String>,
 }
@@ -184,6 +192,8 @@ struct Raw {
     #[serde(default)]
     maps: BTreeMap<String, MapEntry>,
     #[serde(default)]
+    env: EnvRules,
+    #[serde(default)]
     schemas: Vec<String>,
 }
 
@@ -204,8 +214,9 @@ impl Manifest {
             entry.check(i)?;
         }
         check_limits(&raw.limits)?;
+        raw.env.check().map_err(|(key, why)| field(key, why))?;
         check_schemas(&raw.schemas)?;
-        Ok(Manifest { policies, limits: raw.limits, maps: raw.maps, schemas: raw.schemas })
+        Ok(Manifest { policies, limits: raw.limits, maps: raw.maps, env: raw.env, schemas: raw.schemas })
     }
 
     /// The manifest that a lone object, or a directory without manifest, stands for.

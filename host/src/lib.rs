@@ -16,6 +16,7 @@ pub mod csv;
 pub mod decision;
 pub mod endpoint;
 pub mod engine;
+pub mod env;
 pub mod error;
 pub mod fault;
 #[allow(unsafe_code)]

@@ -172,6 +172,7 @@ impl SourceSet {
         for schema in &self.schemas {
             part(schema.hash().bytes());
         }
+        part(self.manifest.env.canonical().as_bytes());
         ContentHash::of(&canonical)
     }
 

@@ -17,9 +17,11 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
+mod net;
 mod profiler;
 
 pub use crate::ffi::profiler::PROFILER_VERSIONS;
+pub use net::{Code, Net, NetComm, Pair};
 pub use profiler::{CollEvent, Enqueued, Handle, Profiler, ProfilerComm, Start};
 
 /// A line that a plugin wrote through NCCL's logger.

@@ -4,5 +4,6 @@
 #[path = "../plugin/mod.rs"]
 mod plugin;
 
+mod policies;
 mod side;
 mod wrap;

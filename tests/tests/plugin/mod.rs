@@ -89,6 +89,11 @@ impl PolicyDir {
         PolicyDir { path: dir.path().to_owned(), _owned: Some(dir) }
     }
 
+    /// One that another process made.
+    pub(crate) fn at(path: impl Into<PathBuf>) -> PolicyDir {
+        PolicyDir { path: path.into(), _owned: None }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -159,7 +164,7 @@ pub(crate) fn c_program(source: &str, out: &Path) {
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
         .arg(out)
         .arg(root().join("c").join(source))
-        .arg("-ldl")
+        .args(["-ldl", "-lpthread"])
         .status()
         .expect("a C compiler (cc, or $CC)");
     assert!(status.success());

@@ -39,11 +39,15 @@ const SHIPPED: [(&str, &str); 13] = [
     ("bad_channels", "bad_channels"),
 ];
 
-/// Objects that decide nothing: the program, and its section.
-const OBSERVERS: [(&str, &str, &str); 3] = [
+/// Objects that decide nothing for the tuner: the program, and its section.
+const OBSERVERS: [(&str, &str, &str); 7] = [
     ("latency_map", "latency_map", "profiler"),
     ("latency_map_rs", "latency_map", "profiler"),
     ("event_count", "event_count", "profiler/event"),
+    ("net_count", "net_count", "net"),
+    ("net_count_rs", "net_count", "net"),
+    ("net_deny", "net_deny", "net"),
+    ("env_map", "env_map", "env"),
 ];
 
 /// All objects, each with its program and section.

@@ -76,7 +76,7 @@ impl Chain {
     /// What stands behind our `version`: the highest that the plugin has up to there, which is what NCCL would take of it.
     fn below(&self, version: usize) -> Option<Below> {
         let (at, table) = (0..=version - 6).rev().find_map(|at| self.tables[at].map(|table| (at, table)))?;
-        Some(Below { version: VERSIONS[at], table, inits: Mutex::new(0), down: OnceLock::new() })
+        Some(Below::new(VERSIONS[at], table))
     }
 
     /// Says once in NCCL's log what is wrapped, or why nothing is.
@@ -113,8 +113,8 @@ impl Chain {
 }
 
 /// The plugin below, at the version that stands behind one of ours.
-pub(super) struct Below {
-    pub(super) version: usize,
+pub(crate) struct Below {
+    pub(crate) version: usize,
     table: NonNull<c_void>,
     /// How often it is initialised: up to v10 a plugin expects that once, and v11 and later are initialised per communicator.
     inits: Mutex<usize>,
@@ -128,20 +128,32 @@ unsafe impl Send for Below {}
 unsafe impl Sync for Below {}
 
 impl Below {
+    /// `table` is a table of that version, of a library that is never closed.
+    pub(crate) fn new(version: usize, table: NonNull<c_void>) -> Below {
+        Below { version, table, inits: Mutex::new(0), down: OnceLock::new() }
+    }
+
+    /// Our own table of that version, for those who play NCCL.
+    #[cfg(feature = "cli")]
+    pub(crate) fn own(version: usize) -> Option<Below> {
+        let table = *super::exported().get(version.checked_sub(6)?)?;
+        NonNull::new(table.cast_mut()).map(|table| Below::new(version, table))
+    }
+
     /// What stands behind our `version` in this process.
-    pub(super) fn get(version: usize) -> Option<&'static Below> {
+    pub(crate) fn get(version: usize) -> Option<&'static Below> {
         static BELOW: [OnceLock<Option<Below>>; 7] = [const { OnceLock::new() }; 7];
         BELOW.get(version - 6)?.get_or_init(|| Chain::get()?.below(version)).as_ref()
     }
 
     /// The members, once an `init` has succeeded.
     #[inline]
-    pub(super) fn down(&self) -> Option<&Down> {
+    pub(crate) fn down(&self) -> Option<&Down> {
         self.down.get()?.as_ref()
     }
 
     /// The name as the plugin has it now; it may change in `init`.
-    pub(super) fn name_pointer(&self) -> *const c_char {
+    pub(crate) fn name_pointer(&self) -> *const c_char {
         // SAFETY: every version's table begins with its name.
         unsafe { self.table.cast::<*const c_char>().read() }
     }
@@ -160,7 +172,7 @@ impl Below {
     ///
     /// # Safety
     /// NCCL's arguments of `init`; `ctx` and `config` are of v11 and later, `per_comm` tells whether NCCL's call was.
-    pub(super) unsafe fn init(
+    pub(crate) unsafe fn init(
         &self,
         per_comm: bool,
         ctx: Out,
@@ -216,7 +228,7 @@ impl Below {
     ///
     /// # Safety
     /// `inner` is what the plugin's own `init` gave.
-    pub(super) unsafe fn finalize(&self, inner: *mut c_void) -> NcclResult {
+    pub(crate) unsafe fn finalize(&self, inner: *mut c_void) -> NcclResult {
         let mut inits = self.inits.lock().unwrap_or_else(PoisonError::into_inner);
         *inits = inits.saturating_sub(1);
         match self.down().and_then(|down| down.finalize) {

@@ -61,33 +61,33 @@ enum MakeV {
 
 /// `sizes` of an `irecv`, as wide as NCCL's version has them.
 #[derive(Clone, Copy)]
-pub(super) enum Sizes {
+pub(crate) enum Sizes {
     Int(*mut c_int),
     Size(*mut usize),
 }
 
 /// What a plugin's table holds once its `init` has succeeded.
-pub(super) struct Down {
-    pub(super) devices: Devices,
+pub(crate) struct Down {
+    pub(crate) devices: Devices,
     get_properties: GetProps,
     listen: Listen,
     connect: Connect,
     accept: Accept,
     reg_mr: RegMr,
-    pub(super) reg_mr_dma_buf: Option<RegMrDmaBuf>,
-    pub(super) dereg_mr: DeregMr,
+    pub(crate) reg_mr_dma_buf: Option<RegMrDmaBuf>,
+    pub(crate) dereg_mr: DeregMr,
     isend: Isend,
     irecv: Irecv,
-    pub(super) iflush: Option<Iflush>,
-    pub(super) test: Test,
-    pub(super) close_send: Close,
-    pub(super) close_recv: Close,
-    pub(super) close_listen: Close,
-    pub(super) get_device_mr: Option<GetDeviceMr>,
-    pub(super) irecv_consumed: Option<IrecvConsumed>,
+    pub(crate) iflush: Option<Iflush>,
+    pub(crate) test: Test,
+    pub(crate) close_send: Close,
+    pub(crate) close_recv: Close,
+    pub(crate) close_listen: Close,
+    pub(crate) get_device_mr: Option<GetDeviceMr>,
+    pub(crate) irecv_consumed: Option<IrecvConsumed>,
     make_v_device: Option<MakeV>,
-    pub(super) finalize: Option<Close>,
-    pub(super) set_net_attr: Option<SetNetAttr>,
+    pub(crate) finalize: Option<Close>,
+    pub(crate) set_net_attr: Option<SetNetAttr>,
 }
 
 // SAFETY: code pointers of a library that is never closed.
@@ -161,7 +161,7 @@ impl Down {
     ///
     /// # Safety
     /// `table` points to a table of that version, 6 to 12.
-    pub(super) unsafe fn read(version: usize, table: *const ()) -> Option<Down> {
+    pub(crate) unsafe fn read(version: usize, table: *const ()) -> Option<Down> {
         // SAFETY: as the caller promises, for each version its own type.
         unsafe {
             match version {
@@ -178,7 +178,7 @@ impl Down {
     }
 
     /// Writes the properties of a device as `P` has them, and NCCL's own memory only if the plugin succeeds.
-    pub(super) unsafe fn get_properties<P: Properties>(&self, dev: c_int, props: *mut P) -> NcclResult {
+    pub(crate) unsafe fn get_properties<P: Properties>(&self, dev: c_int, props: *mut P) -> NcclResult {
         // SAFETY: see the head of this file; each function gets the structure of its own version.
         unsafe {
             match self.get_properties {
@@ -192,7 +192,7 @@ impl Down {
         }
     }
 
-    pub(super) unsafe fn listen(&self, ctx: Ptr, dev: c_int, handle: Ptr, comm: Out) -> NcclResult {
+    pub(crate) unsafe fn listen(&self, ctx: Ptr, dev: c_int, handle: Ptr, comm: Out) -> NcclResult {
         // SAFETY: see the head of this file.
         unsafe {
             match self.listen {
@@ -203,7 +203,7 @@ impl Down {
     }
 
     /// `ctx` is for v11 and later, `config` for v10.
-    pub(super) unsafe fn connect(
+    pub(crate) unsafe fn connect(
         &self,
         ctx: Ptr,
         config: *mut CommConfig,
@@ -223,7 +223,7 @@ impl Down {
         }
     }
 
-    pub(super) unsafe fn accept(&self, listen: Ptr, comm: Out, device: OutDevice) -> NcclResult {
+    pub(crate) unsafe fn accept(&self, listen: Ptr, comm: Out, device: OutDevice) -> NcclResult {
         // SAFETY: see the head of this file.
         unsafe {
             match self.accept {
@@ -233,7 +233,7 @@ impl Down {
         }
     }
 
-    pub(super) unsafe fn reg_mr(
+    pub(crate) unsafe fn reg_mr(
         &self,
         comm: Ptr,
         data: Ptr,
@@ -255,7 +255,7 @@ impl Down {
 
     #[inline]
     #[allow(clippy::too_many_arguments)]
-    pub(super) unsafe fn isend(
+    pub(crate) unsafe fn isend(
         &self,
         comm: Ptr,
         data: Ptr,
@@ -280,7 +280,7 @@ impl Down {
 
     #[inline]
     #[allow(clippy::too_many_arguments)]
-    pub(super) unsafe fn irecv(
+    pub(crate) unsafe fn irecv(
         &self,
         comm: Ptr,
         n: c_int,
@@ -313,25 +313,25 @@ impl Down {
         }
     }
 
-    pub(super) fn has_device_mr(&self) -> bool {
+    pub(crate) fn has_device_mr(&self) -> bool {
         self.get_device_mr.is_some()
     }
 
-    pub(super) fn has_consumed(&self) -> bool {
+    pub(crate) fn has_consumed(&self) -> bool {
         self.irecv_consumed.is_some()
     }
 
-    pub(super) fn has_net_attr(&self) -> bool {
+    pub(crate) fn has_net_attr(&self) -> bool {
         self.set_net_attr.is_some()
     }
 
-    pub(super) fn makes_v_devices(&self) -> bool {
+    pub(crate) fn makes_v_devices(&self) -> bool {
         self.make_v_device.is_some()
     }
 
     /// `props` is of any layout: the older is the front of the newer. NCCL offers up to 8 devices to what it takes for v12, and the plugin
     /// below may be older; then it gets the answer that NCCL itself gives for too many.
-    pub(super) unsafe fn make_v_device(&self, dev: *mut c_int, props: Ptr) -> NcclResult {
+    pub(crate) unsafe fn make_v_device(&self, dev: *mut c_int, props: Ptr) -> NcclResult {
         // SAFETY: see the head of this file; `ndevs` comes first in both layouts.
         unsafe {
             match self.make_v_device {

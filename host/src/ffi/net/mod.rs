@@ -11,9 +11,9 @@
 //! `init`, under the same mutex (`netPluginMutex`) or on a thread that passed through it, so nothing reads what is being written; and
 //! each table is written at most once more.
 
-mod chain;
+pub(crate) mod chain;
 mod connections;
-mod down;
+pub(crate) mod down;
 mod front;
 mod properties;
 mod scopes;

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 
 /// A version's properties. What an older version does not have takes the value that NCCL's own shims give it
 /// (`src/plugin/net/net_v*.cc`).
-pub(super) trait Properties: Sized {
+pub(crate) trait Properties: Sized {
     /// The first version that has this structure.
     const VERSION: u32;
     /// All zero, to be filled by a plugin.
