@@ -80,7 +80,7 @@ def inspect(cli):
         print(f"$ ringfence {' '.join(command)}", flush=True)
         subprocess.run([cli, *command], check=False)
     listed = subprocess.run([cli, "map", "list", "--pid", me, "--json"], capture_output=True, text=True, check=False).stdout
-    for name in ("telemetry_map", "net_bytes", "events_seen"):
+    for name in ("telemetry_map", "net_bytes", "event_counts"):
         if name in listed:
             print(f"$ ringfence map dump {name}", flush=True)
             subprocess.run([cli, "map", "dump", name, "--pid", me], check=False)
