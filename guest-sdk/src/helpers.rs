@@ -22,3 +22,11 @@ pub fn prandom_u32() -> u32 {
 pub fn cpu_id() -> u32 {
     call::get_smp_processor_id()
 }
+
+/// A line for the log of the job; see [`printk!`](crate::printk), which ends the format with a NUL. The length of the line, or a
+/// negative errno.
+#[inline(always)]
+pub fn trace_printk(fmt: &'static [u8], values: [u64; 3]) -> i64 {
+    let [a, b, c] = values;
+    call::trace_printk(fmt.as_ptr().cast(), fmt.len() as u32, a, b, c)
+}

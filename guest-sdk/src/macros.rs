@@ -1,4 +1,5 @@
-//! The declarations of a policy: [`tuner!`](crate::tuner), [`profiler!`](crate::profiler!), [`profiler_event!`](crate::profiler_event!), [`maps!`](crate::maps), [`license!`](crate::license).
+//! The declarations of a policy: [`tuner!`](crate::tuner), [`profiler!`](crate::profiler!), [`profiler_event!`](crate::profiler_event!), [`maps!`](crate::maps), [`license!`](crate::license); and
+//! [`printk!`](crate::printk).
 //!
 //! Their `unsafe` attributes place symbols in named sections. That is sound in an object that nothing links: the
 //! loader reads the sections, and two symbols of one name are an error there.
@@ -89,6 +90,37 @@ macro_rules! maps {
         #[unsafe(export_name = $elf)]
         #[unsafe(link_section = ".maps")]
         $vis static $name: $kind<$($arg),+> = $kind::new();)+
+    };
+}
+
+/// A line for the log of the job: a format as the kernel's `bpf_printk` takes it (`%d %u %x %lld %llu %llx %c %p`), and at most three
+/// numbers. The host writes some lines a second for each policy and counts the rest. *Rank-local.*
+///
+/// ```
+/// use ringfence_guest::{Verdict, printk, tuner};
+/// tuner! {
+///     fn talks(ctx) {
+///         printk!("%llu bytes on %u ranks", ctx.n_bytes(), u64::from(ctx.n_ranks()));
+///         Verdict::Keep
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! printk {
+    ($fmt:literal) => {
+        $crate::printk!(@ $fmt, 0, 0, 0)
+    };
+    ($fmt:literal, $a:expr $(,)?) => {
+        $crate::printk!(@ $fmt, $a, 0, 0)
+    };
+    ($fmt:literal, $a:expr, $b:expr $(,)?) => {
+        $crate::printk!(@ $fmt, $a, $b, 0)
+    };
+    ($fmt:literal, $a:expr, $b:expr, $c:expr $(,)?) => {
+        $crate::printk!(@ $fmt, $a, $b, $c)
+    };
+    (@ $fmt:literal, $a:expr, $b:expr, $c:expr) => {
+        $crate::helpers::trace_printk(::core::concat!($fmt, "\0").as_bytes(), [$a, $b, $c])
     };
 }
 

@@ -190,6 +190,10 @@ pub(crate) mod call {
         helper!(helper::KTIME_GET_NS, fn() -> u64)
     }
     #[inline(always)]
+    pub(crate) fn trace_printk(fmt: *const c_void, size: u32, a: u64, b: u64, c: u64) -> i64 {
+        helper!(helper::TRACE_PRINTK, fn(fmt: *const c_void, size: u32, a: u64, b: u64, c: u64) -> i64)
+    }
+    #[inline(always)]
     pub(crate) fn get_prandom_u32() -> u32 {
         helper!(helper::GET_PRANDOM_U32, fn() -> u32)
     }
@@ -247,6 +251,10 @@ pub(crate) mod call {
     #[inline(always)]
     pub(crate) fn ktime_get_ns() -> u64 {
         0
+    }
+    #[inline(always)]
+    pub(crate) fn trace_printk(_fmt: *const c_void, _size: u32, _a: u64, _b: u64, _c: u64) -> i64 {
+        -ENOSYS
     }
     #[inline(always)]
     pub(crate) fn get_prandom_u32() -> u32 {

@@ -29,6 +29,9 @@
 //! scope = "communicator"     # "policy", "communicator" or "process" (default)
 //! reset = true               # a reload may drop the contents when the shape has changed
 //!
+//! [maps.events]              # a ring buffer
+//! log = true                 # its records go to the log, as JSON; at most some a second
+//!
 //! [env]                      # optional; counts where NCCL_ENV_PLUGIN names Ringfence. Other names are never answered
 //! allow = ["NCCL_ALGO"]      # names that policies on the hook env may answer
 //! override = ["NCCL_ALGO"]   # names for which that wins over what the process has set; default: the process wins
@@ -141,6 +144,9 @@ pub struct MapEntry {
     /// May a reload drop the contents when the shape has changed?
     #[serde(default)]
     pub reset: bool,
+    /// Are the records of this ring buffer written to the log? Nobody else gets them then.
+    #[serde(default)]
+    pub log: bool,
 }
 
 /// The scopes that a manifest may name.
@@ -382,8 +388,8 @@ reset = true
                 max_chunk_size: None
             }
         );
-        assert_eq!(m.maps["latency"], MapEntry { scope: ScopeName::Communicator, reset: true });
-        assert_eq!(m.maps["other"], MapEntry { scope: ScopeName::Process, reset: false });
+        assert_eq!(m.maps["latency"], MapEntry { scope: ScopeName::Communicator, reset: true, log: false });
+        assert_eq!(m.maps["other"], MapEntry { scope: ScopeName::Process, reset: false, log: false });
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::maps::{MapSet, RankSlot, Reader};
 use crate::memory::{GuestMemory, prepare_thread, thread_pointer};
 use crate::metrics::{Counters, Snapshot};
 use crate::policy::{PolicyModule, Words};
+use crate::printk::Lines;
 use ringfence_guest::abi::helper;
 use ringfence_translator::wasm::layout::{self, CTX_BASE, CTX_MAX, CTX_PTR};
 use std::sync::Arc;
@@ -59,6 +60,7 @@ pub(crate) struct Data {
     reader: Option<Reader>,
     /// The slot of per-CPU maps that it sees.
     slot: Arc<RankSlot>,
+    lines: Option<Arc<Lines>>,
 }
 
 /// A policy with its own private memory, its maps, its fuel and its counters.
@@ -401,6 +403,7 @@ fn new_store(policy: &PolicyModule, maps: &MapSet, reader: Option<Reader>) -> St
         held: held::Held::default(),
         reader,
         slot: maps.slot(),
+        lines: policy.lines().cloned(),
     };
     let mut store = Store::new(policy.engine().wasmtime(), data);
     store.limiter(|data| &mut data.limits);

@@ -34,6 +34,7 @@ pub(crate) mod net;
 pub mod observe;
 pub mod policy;
 pub mod policy_set;
+pub(crate) mod printk;
 pub mod profiler;
 pub mod raw;
 pub mod reload;

@@ -5,6 +5,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fault::Place;
 use crate::hooks::Hook;
 use crate::metrics::Metrics;
+use crate::printk::Lines;
+use ringfence_guest::abi::helper;
 use ringfence_translator::verify::Rights;
 use ringfence_translator::wasm::{UnverifiedModule, WasmModule, layout};
 use ringfence_translator::{Env, MapDecl};
@@ -135,6 +137,8 @@ struct Inner {
     decided: Box<[Range<usize>]>,
     hash: ContentHash,
     metrics: Arc<Metrics>,
+    /// For what it says to the log, if it says anything.
+    lines: Option<Arc<Lines>>,
 }
 
 impl PolicyModule {
@@ -168,6 +172,7 @@ impl PolicyModule {
         check_exports(&module).map_err(|why| failed(&why))?;
         let (hash, reads) = (content_hash(hook, &code), code.reads());
         let (engine, decided) = (engine.clone(), decided(code.env()));
+        let lines = imports_helper(&module, helper::TRACE_PRINTK).then(|| Arc::new(Lines::new()));
         Ok(PolicyModule(Arc::new(Inner {
             module,
             engine,
@@ -177,6 +182,7 @@ impl PolicyModule {
             decided,
             hash,
             metrics: Arc::default(),
+            lines,
         })))
     }
 
@@ -212,6 +218,10 @@ impl PolicyModule {
         &self.0.metrics
     }
 
+    /// What its instances say to the log, waiting to be written.
+    pub(crate) fn lines(&self) -> Option<&Arc<Lines>> {
+        self.0.lines.as_ref()
+    }
     pub(crate) fn engine(&self) -> &Engine {
         &self.0.engine
     }
@@ -254,6 +264,12 @@ fn decided(env: &Env) -> Box<[Range<usize>]> {
         }
     }
     ranges.into()
+}
+
+/// Does a module call the helper of that number?
+fn imports_helper(module: &wasmtime::Module, id: u32) -> bool {
+    let name = id.to_string();
+    module.imports().any(|i| i.module() == layout::HELPER_MODULE && i.name() == name)
 }
 
 /// What [`GuestMemory`](crate::memory) relies on: one private memory that never grows.

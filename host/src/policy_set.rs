@@ -10,7 +10,7 @@ use crate::instance::{Instance, Limits};
 use crate::maps::{MapRegistry, MapSet, Owner, Scope, ScopeRules};
 use crate::policy::{ContentHash, PolicyModule};
 use ringfence_translator::verify::Verifier;
-use ringfence_translator::{MapDecl, Object, Rejection, Translator};
+use ringfence_translator::{MapDecl, MapKind, Object, Rejection, Translator};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -71,6 +71,7 @@ impl PolicySet {
             .concat();
         let set = PolicySet { policies, manifest: read.manifest, hash };
         set.check_map_memory()?;
+        set.check_logged_maps()?;
         Ok(set)
     }
 
@@ -125,6 +126,20 @@ impl PolicySet {
         Err(LoadError::new(LoadErrorKind::Maps, "", message))
     }
 
+    /// Only ring buffers have something to say.
+    fn check_logged_maps(&self) -> Result<(), LoadError> {
+        for (name, _) in self.manifest.maps.iter().filter(|(_, m)| m.log) {
+            let maps = self.policies.iter().flat_map(|p| p.module.maps()).filter(|m| m.name == *name);
+            if let Some(other) = maps.into_iter().find(|m| m.kind != MapKind::RingBuf) {
+                let kind = other.kind.name();
+                let message =
+                    format!("maps.{name}.log: the map is of kind {kind}; only ring buffers are logged");
+                return Err(LoadError::new(LoadErrorKind::Maps, "", message));
+            }
+        }
+        Ok(())
+    }
+
     fn scope_rules(&self) -> ScopeRules {
         let scope = |s| match s {
             ScopeName::Policy => Scope::Policy,
@@ -168,6 +183,9 @@ impl SourceSet {
         for (name, map) in &self.manifest.maps {
             part(name.as_bytes());
             part(format!("{} {}", map.scope.as_str(), map.reset).as_bytes());
+            if map.log {
+                part(b"log");
+            }
         }
         for schema in &self.schemas {
             part(schema.hash().bytes());

@@ -333,6 +333,19 @@ static long (*const bpf_map_update_elem)(const void *map, const void *key, const
 static long (*const bpf_map_delete_elem)(const void *map, const void *key) RF_HELPER(3);
 /* Monotonic clock in ns. [rank-local] */
 static __u64 (*const bpf_ktime_get_ns)(void) RF_HELPER(5);
+/*
+ * A line for the log of the job, as the kernel's: %d %i %u %x %c %p %s, with l or ll for 64 bits, three
+ * values at most. The host writes some lines a second for each policy and counts the rest. -EINVAL for
+ * other formats. [rank-local]
+ *
+ *     bpf_printk("%llu bytes on %d ranks", ctx->n_bytes, ctx->n_ranks);
+ */
+static long (*const bpf_trace_printk)(const char *fmt, __u32 fmt_size, ...) RF_HELPER(6);
+#define bpf_printk(fmt, ...)                                                              \
+	({                                                                                \
+		static const char rf_fmt_[] = fmt;                                        \
+		bpf_trace_printk(rf_fmt_, sizeof(rf_fmt_), ##__VA_ARGS__);                \
+	})
 /* A pseudo-random number. [rank-local] */
 static __u32 (*const bpf_get_prandom_u32)(void) RF_HELPER(7);
 /* The CPU that runs the policy. [rank-local] */

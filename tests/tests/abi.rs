@@ -218,6 +218,7 @@ fn helpers() -> Vec<Row> {
         ("bpf_map_update_elem", helper::MAP_UPDATE_ELEM),
         ("bpf_map_delete_elem", helper::MAP_DELETE_ELEM),
         ("bpf_ktime_get_ns", helper::KTIME_GET_NS),
+        ("bpf_trace_printk", helper::TRACE_PRINTK),
         ("bpf_get_prandom_u32", helper::GET_PRANDOM_U32),
         ("bpf_get_smp_processor_id", helper::GET_SMP_PROCESSOR_ID),
         ("bpf_tail_call", helper::TAIL_CALL),
@@ -295,7 +296,16 @@ fn tables_are_complete() {
     let constants = constants();
     let listed: BTreeSet<&str> = constants.iter().map(|(name, _)| name.as_str()).collect();
     // Macros that are no numbers.
-    let other = ["RINGFENCE_H", "SEC", "RF_LICENSE", "RF_HELPER", "RF_TELEMETRY_MAP", "__uint", "__type"];
+    let other = [
+        "RINGFENCE_H",
+        "SEC",
+        "RF_LICENSE",
+        "RF_HELPER",
+        "RF_TELEMETRY_MAP",
+        "__uint",
+        "__type",
+        "bpf_printk",
+    ];
     let defined: BTreeSet<&str> = names(&header, "#define ")
         .into_iter()
         .filter(|n| !other.contains(n) && *n != "__always_inline")

@@ -199,7 +199,7 @@ fn maps_are_read_and_written_from_outside_by_field_name() {
 
         let records = json_of(&["map", "drain", "events", "--json"]);
         assert_eq!(records.len(), 4, "one for each call");
-        assert_eq!(records[0], "hex:00001000000000000400000001000000");
+        assert_eq!(records[0], json!({"n_bytes": MIB, "func": 4, "class": 1}));
         assert_eq!(json_of(&["map", "drain", "events", "--json"]), Vec::<Value>::new());
         assert_eq!(comm.finalize(), 0);
     });
@@ -448,4 +448,126 @@ fn metrics_are_what_prometheus_reads() {
         assert_eq!(comm.finalize(), 0);
         assert_eq!(calls(&read()), Some(501.0));
     });
+}
+
+#[test]
+fn what_policies_say_reaches_the_log_at_a_bounded_rate() {
+    isolated("what_policies_say_reaches_the_log_at_a_bounded_rate", |dir| {
+        dir.put("ringfence.toml", "[[policy]]\nfile = 'talks.bpf.o'\n[maps.events]\nlog = true\n");
+        dir.put("talks.bpf.o", policy("talks", &[]));
+        let plugin = Plugin::open(so()).unwrap();
+        let (mut comm, _) = plugin.init(1, 1, 7);
+        let line = "1048576 bytes for function 4";
+        for _ in 0..100 {
+            assert_eq!(ask(&mut comm, MIB) as usize, line.len() + 1, "the helper says how long the line is");
+        }
+        let mut log = Vec::new();
+        let count = |log: &[ringfence_host::ffi::driver::LogLine], text: &str| {
+            log.iter().filter(|l| l.text.ends_with(text)).count()
+        };
+        let event = r#"Ringfence: map events: {"n_bytes":1048576,"func":4,"length":29}"#;
+        let left_out = "80 more were left out (20 at once and 5 a second are written)";
+        let last = [format!("policy talks: {left_out}"), format!("map events: {left_out}")];
+        wait_for("the lines", || {
+            log.extend(take_log());
+            last.iter().all(|text| count(&log, text) > 0)
+        });
+        let said =
+            [format!("Ringfence: policy talks: {line}"), event.to_owned(), last[0].clone(), last[1].clone()];
+        assert_eq!(said.map(|text| count(&log, &text)), [20, 20, 1, 1]);
+        let status = status_with("the counts", |s| s["log"]["suppressed"] == 160);
+        assert_eq!(status["log"], json!({"lines": 40, "suppressed": 160, "lost": 0}));
+        // More than there is room for until the next second, all of it counted.
+        for _ in 0..1000 {
+            ask(&mut comm, MIB);
+        }
+        let told = |s: &Value| {
+            ["lines", "suppressed", "lost"].iter().map(|k| s["log"][k].as_u64().unwrap()).sum::<u64>()
+        };
+        status_with("every line to be counted", |s| {
+            told(s) == 2 * 1100 && s["log"]["lost"].as_u64() > Some(500)
+        });
+        assert_eq!(comm.finalize(), 0);
+        // Only ring buffers have records.
+        dir.put("ringfence.toml", "[[policy]]\nfile = 'count.bpf.o'\n[maps.calls]\nlog = true\n");
+        dir.put("count.bpf.o", policy("count", &[]));
+        let (comm, _) = plugin.init(1, 1, 7);
+        let refused =
+            take_log().into_iter().any(|l| l.text.contains("maps.calls.log: the map is of kind array"));
+        assert!(refused);
+        assert_eq!(comm.finalize(), 0);
+    });
+}
+
+#[test]
+fn hostile_names_and_operations_survive_the_strict_parser() {
+    use ringfence_host::observe::status::{
+        CommStatus, LatencyStatus, MapStatus, OperationStatus, PlanStatus, PolicyStatus, Status,
+    };
+    let odd = "a\"b\\c\nd{}=,\u{e9}";
+    let policy = PolicyStatus {
+        name: odd.into(),
+        hook: "profiler".into(),
+        calls: u64::MAX,
+        latency: LatencyStatus {
+            buckets: vec![(0, 1), (40, 5), (527, 2)],
+            sum_ns: u64::MAX,
+            ..Default::default()
+        },
+        ..PolicyStatus::default()
+    };
+    let operation = |operation: &str, size: &str| OperationStatus {
+        comm: "0x7".into(),
+        comm_name: odd.into(),
+        ranks: 8,
+        nodes: 2,
+        operation: operation.into(),
+        algo: "RING".into(),
+        proto: "LL128".into(),
+        size: size.into(),
+        count: 2,
+        duration_ns: 3_000,
+        rated: 2,
+        log2_gbs: 14.0,
+        ..OperationStatus::default()
+    };
+    let status = |pid| Status {
+        pid,
+        node: odd.into(),
+        plan: PlanStatus { policies: vec![policy.clone(), policy.clone()], ..PlanStatus::default() },
+        communicators: vec![CommStatus { role: odd.into(), ..CommStatus::default() }],
+        maps: vec![MapStatus { name: odd.into(), scope: odd.into(), ..MapStatus::default() }],
+        operations: vec![
+            operation("AllReduce", "4-5MB"),
+            operation("Send", "1-2KB"),
+            operation("AllReduce", "5-6MB"),
+        ],
+        profiler: [("started".to_owned(), 7)].into(),
+        ..Status::default()
+    };
+    let text = ringfence_host::observe::prometheus::render(&[status(7), status(8)]);
+    let families = exposition::parse(&text).unwrap();
+    let bandwidth = &families["nccl_bus_bandwidth_gbs"].samples;
+    assert_eq!((bandwidth.len(), bandwidth[0].value), (4, 128.0));
+    assert_eq!(
+        (bandwidth[0].labels["comm_name"].as_str(), bandwidth[0].labels["algo_proto"].as_str()),
+        (odd, "RING_LL128")
+    );
+    for label in [
+        "version",
+        "slurm_job_id",
+        "node",
+        "gpu",
+        "comm_name",
+        "n_nodes",
+        "nranks",
+        "collective",
+        "message_size",
+    ] {
+        assert!(bandwidth[0].labels.contains_key(label), "{label} is Inspector's");
+    }
+    let p2p = &families["nccl_p2p_exec_time_microseconds"].samples;
+    assert_eq!((p2p.len(), p2p[0].value, p2p[0].labels["p2p_operation"].as_str()), (2, 1.5, "Send"));
+    assert_eq!(families["ringfence_policy_calls_total"].samples[0].labels["policy"], odd);
+    assert_eq!(families["ringfence_map_entries"].samples[0].labels["map"], odd);
 }

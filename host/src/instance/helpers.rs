@@ -5,6 +5,7 @@
 use super::{Data, held};
 use crate::maps::{Errno, MAX_KEY_WORDS, Map, MapSet, word_at};
 use crate::memory::{SharedBytes, current_cpu, monotonic_ns};
+use crate::printk::{self, Line};
 use ringfence_guest::abi::helper;
 use ringfence_translator::MapKind;
 use ringfence_translator::wasm::cost::{MAX_RING_WORDS, PLACES_PER_FUEL};
@@ -57,6 +58,8 @@ pub(super) fn import(store: &mut Store<Data>, id: u32, params: usize) -> Option<
         (helper::KTIME_GET_NS, 0) => Func::wrap(store, || monotonic_ns() as i64),
         (helper::GET_PRANDOM_U32, 0) => Func::wrap(store, |mut c: Ctx<'_>| random(c.data_mut())),
         (helper::GET_SMP_PROCESSOR_ID, 0) => Func::wrap(store, || i64::from(current_cpu())),
+        // Five registers, verified or not: how many of them count, the format says.
+        (helper::TRACE_PRINTK, 5) => Func::wrap(store, printk),
         (_, 5) => import_wide(store, id)?,
         _ => return None,
     };
@@ -196,6 +199,14 @@ fn output(mut caller: Caller<'_, Data>, object: i64, data: i64, size: i64, flags
     code(result)
 }
 
+/// `trace_printk`: the length of the line, or a negative error number.
+fn printk(mut caller: Caller<'_, Data>, fmt: i64, size: i64, a: i64, b: i64, c: i64) -> i64 {
+    let result = caller.data().print(fmt, size, [a, b, c]);
+    // Whoever takes the line out has work with it too.
+    charge(&mut caller, MAX_RING_WORDS);
+    result.map_or_else(Errno::code, i64::from)
+}
+
 /// `ringbuf_query`
 fn query(data: &Data, object: i64, what: i64) -> i64 {
     data.map(object).and_then(|(_, map)| map.ring()).map_or(0, |ring| ring.query(what as u64) as i64)
@@ -309,6 +320,34 @@ impl Data {
         }
         ring.commit(offset, true);
         Ok(())
+    }
+
+    fn print(&self, fmt: i64, size: i64, values: [i64; 3]) -> Result<u16, Errno> {
+        let lines = self.lines.as_ref().ok_or(Errno::INVAL)?;
+        let size = u32::try_from(size).ok().filter(|s| *s <= printk::MAX_FORMAT).ok_or(Errno::INVAL)?;
+        let source = self.source(fmt, size).ok_or(Errno::FAULT)?;
+        let mut bytes = [0; printk::MAX_FORMAT as usize];
+        for (i, to) in bytes.chunks_exact_mut(8).take(size.div_ceil(8) as usize).enumerate() {
+            to.copy_from_slice(&source.word(i).to_le_bytes());
+        }
+        let fmt = bytes.get(..size as usize).unwrap_or(&[]);
+        let mut line = Line::EMPTY;
+        let text = |pointer: u64, line: &mut Line| self.print_text(pointer, line);
+        let len = printk::format(fmt, values.map(|v| v as u64), text, &mut line)?;
+        lines.push(&line);
+        Ok(len)
+    }
+
+    /// Text that a pointer points to, as far as it lies in the policy's memory.
+    fn print_text(&self, pointer: u64, line: &mut Line) {
+        let most = (0..=printk::MAX_TEXT).rev().step_by(8).find_map(|n| self.source(pointer as i64, n));
+        match most {
+            Some(source) => {
+                let words = (0..printk::MAX_TEXT as usize / 8).flat_map(|i| source.word(i).to_le_bytes());
+                printk::push_text(words, line);
+            }
+            None => printk::push_text(b"(fault)".iter().copied(), line),
+        }
     }
 
     /// `size` bytes that a pointer points to; `None` unless all of them lie in one of the policy's memories.

@@ -377,3 +377,30 @@ fn the_hash_tells_policies_apart() {
     assert_eq!(base.to_string().len(), 64);
     assert!(base.to_string().starts_with(&base.short()));
 }
+
+#[test]
+fn lines_for_the_log_are_formatted_with_what_the_policy_can_reach() {
+    let said = |text: &str| {
+        let mut i = instance(Hook::Generic, text);
+        let r0 = i.run_generic(&mut []).unwrap() as i64;
+        (r0, i.policy().lines().unwrap().pop().map(|l| l.text()))
+    };
+    // "%d\0" and "%s\0" on the stack; the text behind %s is "abcdefg\0", also there.
+    let call = |fmt: u32, size: i64, value: &str| {
+        format!(
+            "*(u32 *)(r10 - 8) = {fmt}\nr3 = 0x0067666564636261 ll\n*(u64 *)(r10 - 16) = r3\nr1 = r10\nr1 += -8\nr2 = {size}\n{value}\n\
+             call trace_printk\nexit"
+        )
+    };
+    let (number, text) = (0x6425, 0x7325);
+    assert_eq!(said(&call(number, 4, "r3 = -7")), (2, Some("-7".into())));
+    assert_eq!(said(&call(text, 4, "r3 = r10\nr3 += -16")), (7, Some("abcdefg".into())));
+    assert_eq!(said(&call(text, 4, "r3 = 0")), (7, Some("(fault)".into())));
+    assert_eq!(said(&call(text, 4, "r3 = -1")), (7, Some("(fault)".into())));
+    // Without the NUL, of a size beyond bounds, and at no address.
+    assert_eq!(said(&call(number, 2, "r3 = 0")), (-22, None));
+    for size in [0, 257, -1] {
+        assert_eq!(said(&call(number, size, "r3 = 0")), (-22, None), "{size}");
+    }
+    assert_eq!(said("r1 = 0\nr2 = 4\nr3 = 0\ncall trace_printk\nexit"), (-14, None));
+}

@@ -2,16 +2,22 @@
 
 use super::Observer;
 use super::numbers::Numbered;
-use super::status::{CommStatus, FORMAT, MapStatus, PlanStatus, PolicyStatus, ReloadStatus, Reloads, Status};
+use super::status::{
+    CommStatus, FORMAT, MapStatus, OperationStatus, PlanStatus, PolicyStatus, ReloadStatus, Reloads, Status,
+};
 use crate::endpoint::Shared;
 use crate::ffi::guard;
 use crate::host::{Host, ReloadReport};
 use crate::metrics::sampled_every;
 use crate::policy_set::{Plan, Policy};
+use crate::profiler::summary::{Summary, Sums};
+use crate::profiler::{CommFacts, PROFILERS};
 use crate::reload::SwitchPolicy;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Kinds of operations that a status lists.
+const MAX_OPERATIONS: usize = 4096;
 /// Communicators that a status lists. A job on thousands of ranks in one process is a simulation.
 const MAX_COMMUNICATORS: usize = 256;
 
@@ -30,6 +36,8 @@ impl Observer {
             started: self.identity.started,
             pid_namespace: self.identity.namespace,
             command: self.command.clone(),
+            node: self.node.clone(),
+            slurm_job_id: self.settings.slurm_job_id.clone(),
             written_unix_ms: now.as_millis() as u64,
             source: self.settings.source.clone(),
             plan: plan(&host.plan()),
@@ -39,7 +47,8 @@ impl Observer {
             communicators: communicators.iter().take(MAX_COMMUNICATORS).map(|c| communicator(c)).collect(),
             map_bytes: maps.iter().map(|m| m.map.memory_bytes()).sum(),
             maps: maps.iter().map(map).collect(),
-            log: super::status::LogStatus::default(),
+            operations: PROFILERS.summaries().flat_map(operations).take(MAX_OPERATIONS).collect(),
+            log: self.speaker.counts(),
             defects: guard::panics(),
             profiler: profiler(),
         }
@@ -117,4 +126,52 @@ fn map(numbered: &Numbered) -> MapStatus {
         bytes: map.memory_bytes(),
         dropped: map.dropped(),
     }
+}
+
+/// NCCL's names of functions (`src/collectives.cc`), by number.
+const FUNCTIONS: [&str; 15] = [
+    "Broadcast",
+    "Reduce",
+    "AllGather",
+    "ReduceScatter",
+    "AllReduce",
+    "SendRecv",
+    "Send",
+    "Recv",
+    "AlltoAll",
+    "Scatter",
+    "Gather",
+    "AllGatherV",
+    "PutSignal",
+    "Signal",
+    "WaitSignal",
+];
+const ALGORITHMS: [&str; 7] = ["TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"];
+const PROTOCOLS: [&str; 3] = ["LL", "LL128", "SIMPLE"];
+const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
+
+fn operations((facts, summary): (CommFacts, &Summary)) -> Vec<OperationStatus> {
+    let name =
+        |names: &[&str], number: u32| names.get(number as usize).copied().unwrap_or("unknown").to_owned();
+    let comm_name: Vec<u8> =
+        facts.name.iter().flat_map(|w| w.to_le_bytes()).take_while(|b| *b != 0).collect();
+    let one = |s: Sums| OperationStatus {
+        comm: format!("{:#x}", facts.comm_id),
+        comm_name: String::from_utf8_lossy(&comm_name).into_owned(),
+        rank: facts.rank,
+        ranks: facts.n_ranks,
+        nodes: facts.n_nodes,
+        operation: name(&FUNCTIONS, s.key.func),
+        algo: name(&ALGORITHMS, s.key.algo),
+        proto: name(&PROTOCOLS, s.key.proto),
+        size: match s.key.units {
+            0 => "0B".to_owned(),
+            n => format!("{n}-{}{}", n + 1, name(&UNITS, s.key.unit)),
+        },
+        count: s.count,
+        duration_ns: s.duration_ns,
+        rated: s.rated,
+        log2_gbs: s.log2_gbs,
+    };
+    summary.read().0.into_iter().map(one).collect()
 }

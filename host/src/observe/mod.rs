@@ -9,6 +9,7 @@ pub mod control;
 pub mod dir;
 mod numbers;
 pub mod prometheus;
+mod speak;
 pub mod status;
 pub mod value;
 
@@ -19,6 +20,8 @@ use crate::host::{Host, tell};
 use control::Server;
 use dir::STATUS;
 use numbers::MapNumbers;
+use speak::Speaker;
+use status::{OperationStatus, operations_since};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -41,6 +44,7 @@ pub(crate) struct Settings {
     metrics_file: Option<PathBuf>,
     metrics_interval: Duration,
     source: Option<String>,
+    slurm_job_id: Option<String>,
 }
 
 impl Settings {
@@ -53,6 +57,7 @@ impl Settings {
             metrics_file: file.map(|f| std::path::absolute(&f).unwrap_or(f)),
             metrics_interval: seconds(interval.as_deref()).unwrap_or(DEFAULT_METRICS_INTERVAL),
             source: source.map(|s| s.display().to_string()),
+            slurm_job_id: std::env::var("SLURM_JOB_ID").ok(),
         }
     }
 }
@@ -67,12 +72,16 @@ pub(crate) struct Observer {
     settings: Settings,
     identity: Identity,
     command: String,
+    node: String,
     dir: Option<RunDir>,
     server: Option<Server>,
     numbers: MapNumbers,
+    speaker: Speaker,
     /// The status as written last, and when.
     written: Option<(Status, Instant)>,
     metrics_due: Instant,
+    /// As in the metrics written last: what they tell of operations is about the time since.
+    exported: Vec<OperationStatus>,
     /// Said once, not each second.
     complained: bool,
 }
@@ -85,9 +94,12 @@ impl Observer {
             server: None,
             identity: Identity::own(),
             command: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim().to_owned(),
+            node: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
             numbers: MapNumbers::default(),
+            speaker: Speaker::default(),
             written: None,
             metrics_due: Instant::now(),
+            exported: Vec::new(),
             complained: false,
             settings,
         };
@@ -133,6 +145,7 @@ impl Observer {
     /// Once a second.
     pub(crate) fn tick(&mut self, host: &Host) {
         self.serve(host);
+        self.speaker.speak(host);
         if self.server.as_ref().is_some_and(Server::is_lost) {
             self.server = None;
             self.open_server();
@@ -170,7 +183,9 @@ impl Observer {
     fn export(&mut self, status: &Status) {
         let Some(path) = &self.settings.metrics_file else { return };
         let path = expand(path, self.identity.pid);
-        let text = prometheus::render(std::slice::from_ref(status));
+        let operations = operations_since(&status.operations, &self.exported);
+        self.exported = status.operations.clone();
+        let text = prometheus::render(&[Status { operations, ..status.clone() }]);
         if let Err(e) = replace(&path, text.as_bytes()) {
             self.complain(&format!("cannot write {}: {e}", path.display()));
         }
@@ -182,8 +197,9 @@ impl Observer {
         }
     }
 
-    /// Writes the metrics a last time, and removes the files.
+    /// Writes what is left to say and the metrics a last time, and removes the files.
     pub(crate) fn stop(mut self, host: &Host) {
+        self.speaker.speak(host);
         if self.settings.metrics_file.is_some() {
             let status = self.collect(host);
             self.export(&status);

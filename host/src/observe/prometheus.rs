@@ -3,7 +3,7 @@
 //! Names that NCCL Inspector uses are used with its meaning and labels, so that its dashboards go on working; Ringfence's own begin with
 //! `ringfence_`. Every series has the process number as a label, for several jobs may share a machine.
 
-use super::status::{PolicyStatus, Status};
+use super::status::{OperationStatus, PolicyStatus, Status};
 use crate::metrics::Histogram;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -79,6 +79,7 @@ pub fn render(processes: &[Status]) -> String {
     reloads(&mut text, &own);
     maps(&mut text, &own);
     log(&mut text, &own);
+    operations(&mut text, &own);
     profiler(&mut text, &own);
     text.0
 }
@@ -293,6 +294,60 @@ fn log(text: &mut Text, processes: &Processes<'_>) {
             text.sample("ringfence_policy_log_lines_total", &[("pid", pid), ("outcome", outcome)], n);
         }
     }
+}
+
+/// Inspector's metrics with its labels (plugins/profiler/inspector/inspector_prom.cc), and `rank` and `pid` besides, so that a series is one
+/// even where several ranks share a process.
+fn operations(text: &mut Text, processes: &Processes<'_>) {
+    type Value = fn(&OperationStatus) -> f64;
+    let families: [(&str, bool, &str, Value); 4] = [
+        ("nccl_bus_bandwidth_gbs", false, "Geometric mean of the bus bandwidth of collectives.", |o| {
+            o.bus_gbs()
+        }),
+        ("nccl_collective_exec_time_microseconds", false, "Mean time of collectives.", |o| o.mean_us()),
+        ("nccl_p2p_bus_bandwidth_gbs", true, "Geometric mean of the bandwidth of sends and receives.", |o| {
+            o.bus_gbs()
+        }),
+        ("nccl_p2p_exec_time_microseconds", true, "Mean time of sends and receives.", |o| o.mean_us()),
+    ];
+    for (name, p2p, help, value) in families {
+        text.family(name, Kind::Gauge, help);
+        for (s, pid) in processes {
+            for o in s.operations.iter().filter(|o| o.is_p2p() == p2p && o.count > 0) {
+                let numbers = [o.rank, o.nodes, o.ranks].map(|n| n.to_string());
+                let labels = inspector_labels(o, s, pid, &numbers);
+                let labels: Vec<_> = labels.iter().map(|(l, v)| (*l, v.as_str())).collect();
+                text.sample(name, &labels, value(o));
+            }
+        }
+    }
+}
+
+fn inspector_labels(
+    o: &OperationStatus,
+    s: &Status,
+    pid: &str,
+    [rank, nodes, ranks]: &[String; 3],
+) -> Vec<(&'static str, String)> {
+    let name = if o.comm_name.is_empty() { &o.comm } else { &o.comm_name };
+    let kind = if o.is_p2p() { "p2p_operation" } else { "collective" };
+    let mut labels = vec![
+        ("version", format!("ringfence-{}", s.version)),
+        ("slurm_job_id", s.slurm_job_id.clone().unwrap_or_else(|| "unknown".to_owned())),
+        ("node", s.node.clone()),
+        ("gpu", "unknown".to_owned()),
+        ("comm_name", name.clone()),
+        ("n_nodes", nodes.clone()),
+        ("nranks", ranks.clone()),
+        (kind, o.operation.clone()),
+        ("message_size", o.size.clone()),
+        ("comm", o.comm.clone()),
+        ("rank", rank.clone()),
+        ("pid", pid.to_owned()),
+    ];
+    // Inspector's sends and receives have none; ours may differ in it, and a series must be one.
+    labels.insert(9, ("algo_proto", format!("{}_{}", o.algo, o.proto)));
+    labels
 }
 
 fn profiler(text: &mut Text, processes: &Processes<'_>) {

@@ -28,6 +28,10 @@ pub struct Status {
     pub pid_namespace: u64,
     /// Name of its program, as `/proc/PID/comm` has it.
     pub command: String,
+    /// Name of the machine.
+    pub node: String,
+    /// Slurm's number of the job, if it runs under Slurm.
+    pub slurm_job_id: Option<String>,
     /// When this was written, in milliseconds since 1970.
     pub written_unix_ms: u64,
     /// Where policies come from; none if `RINGFENCE_POLICY` is not set.
@@ -46,6 +50,8 @@ pub struct Status {
     pub maps: Vec<MapStatus>,
     /// Bytes that they take.
     pub map_bytes: u64,
+    /// Finished operations by kind, where a policy on the hook `profiler` has them measured.
+    pub operations: Vec<OperationStatus>,
     /// What policies wrote with `bpf_printk`, and records of logged ring buffers.
     pub log: LogStatus,
     /// Calls that met a defect of Ringfence and left NCCL's own choice.
@@ -253,6 +259,79 @@ pub struct MapStatus {
     pub bytes: u64,
     /// Records that found no room.
     pub dropped: u64,
+}
+
+/// Finished operations of one communicator and rank, of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OperationStatus {
+    /// NCCL's id of the communicator, as `0x...`.
+    pub comm: String,
+    /// Its name; empty if it has none.
+    pub comm_name: String,
+    /// Rank.
+    pub rank: u32,
+    /// Ranks; 0 if NCCL does not tell.
+    pub ranks: u32,
+    /// Nodes; 0 if NCCL does not tell.
+    pub nodes: u32,
+    /// As NCCL calls it, such as `AllReduce`.
+    pub operation: String,
+    /// As NCCL calls it, such as `RING`; `unknown` if it does not tell.
+    pub algo: String,
+    /// As NCCL calls it, such as `LL128`; `unknown` if it does not tell.
+    pub proto: String,
+    /// Range of message sizes, such as `4-5MB`.
+    pub size: String,
+    /// How many.
+    pub count: u64,
+    /// Their time together.
+    pub duration_ns: u64,
+    /// Those of which a bus bandwidth is known.
+    pub rated: u64,
+    /// Sum of the binary logarithms of their bus bandwidths in GB/s.
+    pub log2_gbs: f64,
+}
+
+impl OperationStatus {
+    /// Mean time in microseconds.
+    pub fn mean_us(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.duration_ns as f64 / self.count as f64 / 1000.0 }
+    }
+
+    /// Geometric mean of the bus bandwidth in GB/s; 0 if none is known.
+    pub fn bus_gbs(&self) -> f64 {
+        if self.rated == 0 { 0.0 } else { (self.log2_gbs / self.rated as f64).exp2() }
+    }
+
+    /// Sent from rank to rank, and no collective.
+    pub fn is_p2p(&self) -> bool {
+        matches!(self.operation.as_str(), "Send" | "Recv" | "SendRecv")
+    }
+
+    /// What came since `before`, an earlier count of the same; `None` if nothing did.
+    fn since(&self, before: Option<&OperationStatus>) -> Option<OperationStatus> {
+        let Some(before) = before.filter(|b| b.count <= self.count) else { return Some(self.clone()) };
+        (self.count > before.count).then(|| OperationStatus {
+            count: self.count - before.count,
+            duration_ns: self.duration_ns.saturating_sub(before.duration_ns),
+            rated: self.rated.saturating_sub(before.rated),
+            log2_gbs: self.log2_gbs - before.log2_gbs,
+            ..self.clone()
+        })
+    }
+
+    fn same_kind(&self, other: &OperationStatus) -> bool {
+        let kind = |o: &OperationStatus| {
+            (o.comm.clone(), o.rank, o.operation.clone(), o.algo.clone(), o.proto.clone(), o.size.clone())
+        };
+        kind(self) == kind(other)
+    }
+}
+
+/// What came since an earlier count.
+pub(crate) fn operations_since(now: &[OperationStatus], before: &[OperationStatus]) -> Vec<OperationStatus> {
+    now.iter().filter_map(|o| o.since(before.iter().find(|b| b.same_kind(o)))).collect()
 }
 
 /// Lines that policies wrote.

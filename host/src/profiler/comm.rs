@@ -9,6 +9,7 @@ use super::handle::{Handle, MAX_CHANNELS, SERIAL};
 use super::mask::Wanted;
 use super::ops::{OpFacts, Ops, Span, Step};
 use super::seat::{Policies, Seat};
+use super::summary::Summary;
 use super::work::Work;
 use ringfence_guest::abi::{
     ProfilerContext, ProfilerEventContext, UNSET, event_action, func, profiler_flag, timing,
@@ -34,6 +35,9 @@ pub struct CommFacts {
     pub pid: u32,
 }
 
+/// Such a time says nothing about the operation, and is in no sum.
+const ENQUEUED: u32 = timing::ENQUEUE;
+
 /// A clock in nanoseconds: the system's monotonic one, or a test's.
 pub(crate) type Clock = fn() -> u64;
 
@@ -53,6 +57,7 @@ pub(crate) struct Comm {
     p2p_seq: AtomicU64,
     facts: Facts,
     seat: Seat,
+    summary: Summary,
     pub(crate) counters: Counters,
 }
 
@@ -76,6 +81,17 @@ impl Facts {
         self.pid.store(facts.pid, Relaxed);
         for (to, from) in self.name.iter().zip(facts.name) {
             to.store(from, Relaxed);
+        }
+    }
+
+    fn get(&self) -> CommFacts {
+        CommFacts {
+            comm_id: self.comm_id.load(Relaxed),
+            rank: self.rank.load(Relaxed),
+            n_ranks: self.n_ranks.load(Relaxed),
+            n_nodes: self.n_nodes.load(Relaxed),
+            name: std::array::from_fn(|i| self.name[i].load(Relaxed)),
+            pid: self.pid.load(Relaxed),
         }
     }
 
@@ -103,6 +119,7 @@ impl Comm {
             p2p_seq: AtomicU64::new(0),
             facts: Facts::default(),
             seat: Seat::new(),
+            summary: Summary::new(),
             counters: Counters::new(),
         }
     }
@@ -113,6 +130,7 @@ impl Comm {
         self.ops.get_or_init(|| Ops::new(self.places));
         self.first_serial.store(self.serial.load(Relaxed) + 1, Relaxed);
         self.p2p_seq.store(0, Relaxed);
+        self.summary.clear();
         if !self.seat.seat(policies) {
             self.counters.count(Count::Dropped);
         }
@@ -132,6 +150,12 @@ impl Comm {
         }
         self.first_serial.store(u64::MAX, Relaxed);
         self.seat.vacate();
+    }
+
+    /// The communicator that lives here, if one does, and what it did.
+    pub(crate) fn summed(&self) -> Option<(CommFacts, &Summary)> {
+        let alive = self.live.load(Ordering::Acquire) != 0;
+        alive.then(|| (self.facts.get(), &self.summary))
     }
 
     /// Its number among the places.
@@ -355,6 +379,9 @@ impl Comm {
             _pad: 0,
             comm_name: std::array::from_fn(|i| facts.name[i].load(Relaxed)),
         };
+        if timing != ENQUEUED {
+            self.summary.add(&context);
+        }
         self.seat.run(&Work::sample(&context), &self.counters);
     }
 

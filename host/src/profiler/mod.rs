@@ -14,6 +14,7 @@ mod ops;
 pub(crate) mod pairs;
 mod policies;
 pub(crate) mod seat;
+pub(crate) mod summary;
 mod table;
 mod ticker;
 mod work;

@@ -7,6 +7,7 @@ use super::event::{Detail, Event};
 use super::handle::{Handle, MAX_COMMS, MAX_OPS};
 use super::mask::{Needs, SAMPLE_VAR, Sampling, Wanted, Words};
 use super::seat::Policies;
+use super::summary::Summary;
 use super::ticker::Ticker;
 use crate::host::tell;
 use std::hash::{BuildHasher, RandomState};
@@ -249,6 +250,11 @@ impl Profilers {
             place.counters.add_to(&mut sum);
         }
         sum
+    }
+
+    /// What the live communicators did, each with what is known of it.
+    pub(crate) fn summaries(&self) -> impl Iterator<Item = (CommFacts, &Summary)> {
+        self.comms.iter().filter_map(OnceLock::get).filter_map(|comm| comm.summed())
     }
 
     /// Waits for the lock, but not for ever: after a fork its holder may not exist in this process.

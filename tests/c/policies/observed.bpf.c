@@ -40,6 +40,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
+	__type(value, struct event);
 } events SEC(".maps");
 
 SEC("tuner")

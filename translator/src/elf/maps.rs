@@ -162,7 +162,9 @@ impl Definition {
             // As libbpf: neither has to be said.
             MapKind::RingBuf => {
                 self.key_size = self.key_size.or(Some(0));
-                self.value_size = self.value_size.or(Some(0));
+                // A type of values says what records are, for tools; libbpf has no use for it.
+                let records = self.value_type.is_some();
+                self.value_size = if records { Some(0) } else { self.value_size.or(Some(0)) };
                 self.max_entries = ring_bytes(self.max_entries);
             }
             MapKind::ProgArray => self.value_size = self.value_size.or(Some(4)),

@@ -184,10 +184,10 @@ impl Env {
         self.helpers.iter().find(|h| h.id == id)
     }
 
-    /// The helpers that every hook of this host offers and its runtime has: map look-up, update and delete, clock, random
-    /// numbers, the processor's number, tail calls, spin locks, ring buffers, `for_each_map_elem` and `loop`.
+    /// The helpers that every hook of this host offers and its runtime has: map look-up, update and delete, clock, lines for
+    /// the log, random numbers, the processor's number, tail calls, spin locks, ring buffers, `for_each_map_elem` and `loop`.
     pub fn base_helpers() -> Vec<HelperSig> {
-        const OFFERED: [u32; 17] = [1, 2, 3, 5, 7, 8, 12, 93, 94, 130, 131, 132, 133, 134, 164, 181, 195];
+        const OFFERED: [u32; 18] = [1, 2, 3, 5, 6, 7, 8, 12, 93, 94, 130, 131, 132, 133, 134, 164, 181, 195];
         let mut all = helpers::all();
         all.retain(|h| OFFERED.contains(&h.id));
         all

@@ -12,6 +12,8 @@ pub(crate) const MAP_LOOKUP: u32 = 1;
 pub(crate) const MAP_UPDATE: u32 = 2;
 /// `map_delete_elem`
 pub(crate) const MAP_DELETE: u32 = 3;
+/// `trace_printk`
+pub(crate) const TRACE_PRINTK: u32 = 6;
 /// `tail_call`
 pub(crate) const TAIL_CALL: u32 = 12;
 /// `spin_lock`
@@ -34,6 +36,12 @@ pub(crate) const fn calls_back(id: u32) -> bool {
     matches!(id, FOR_EACH_MAP_ELEM | LOOP)
 }
 
+/// Does the helper take whatever lies in the registers behind the arguments of its signature? Nobody looks at what they hold
+/// (Linux `ARG_DONTCARE`): the helper must take it as numbers.
+pub(crate) const fn is_variadic(id: u32) -> bool {
+    id == TRACE_PRINTK
+}
+
 type Row = (u32, &'static str, &'static [ArgKind], RetKind, RankLabel);
 
 const NUMBER: RetKind = RetKind::Scalar;
@@ -45,7 +53,7 @@ const ROWS: &[Row] = &[
     (MAP_DELETE, "map_delete_elem", &[MapObject, MapKey], NUMBER, Uniform),
     (4, "probe_read", &[UninitMem, SizeOrZero, Any], NUMBER, Local),
     (5, "ktime_get_ns", &[], NUMBER, Local),
-    (6, "trace_printk", &[Mem, Size], NUMBER, Local),
+    (TRACE_PRINTK, "trace_printk", &[Mem, Size], NUMBER, Local),
     (7, "get_prandom_u32", &[], NUMBER, Local),
     (8, "get_smp_processor_id", &[], NUMBER, Local),
     (9, "skb_store_bytes", &[Ctx, Scalar, Mem, Size, Scalar], NUMBER, Local),

@@ -6,7 +6,7 @@ use crate::isa::{Insn, MapIdx, Pc};
 use crate::limits::MAX_MAPS;
 use crate::map::{MapKind, MapLayout};
 use crate::program::Program;
-use crate::verify::helpers::{FOR_EACH_MAP_ELEM, LOOP, TAIL_CALL, calls_back};
+use crate::verify::helpers::{FOR_EACH_MAP_ELEM, LOOP, TAIL_CALL, calls_back, is_variadic};
 use crate::verify::{Access, Fact, HelperSig, Region, Ways};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,9 +44,9 @@ impl Input<'_> {
         self.helpers.iter().find(|h| h.id == id)
     }
 
-    /// Arguments that a call of the helper passes: those of its signature if they were proved, else all five.
+    /// Arguments that a call of the helper passes: those of its signature if they were proved and are all that it takes, else all five.
     pub(super) fn arity(&self, sig: &HelperSig) -> u32 {
-        if self.facts.is_some() { sig.args.len() as u32 } else { MAX_ARGS }
+        if self.facts.is_some() && !is_variadic(sig.id) { sig.args.len() as u32 } else { MAX_ARGS }
     }
 
     /// The maps that a `for_each_map_elem` at `pc` may walk over.

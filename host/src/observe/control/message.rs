@@ -170,9 +170,14 @@ impl MapInfo {
 
     /// The type of a record of `len` bytes: the ring buffer's value type, if the record has its size.
     pub fn record_desc(&self, len: usize) -> TypeDesc {
-        let told = self.value_type.as_ref().and_then(Type::to_desc).filter(|d| d.size as usize == len);
-        told.unwrap_or_else(|| TypeDesc::bytes(len as u32))
+        record_type(self.value_type.as_ref().and_then(Type::to_desc).as_ref(), len)
     }
+}
+
+/// The type of a ring buffer's record of `len` bytes, if the declared one has its size.
+pub(crate) fn record_type(declared: Option<&TypeDesc>, len: usize) -> TypeDesc {
+    let told = declared.filter(|d| d.size as usize == len).cloned();
+    told.unwrap_or_else(|| TypeDesc::bytes(len as u32))
 }
 
 fn described(given: Option<&Type>, size: u32) -> TypeDesc {

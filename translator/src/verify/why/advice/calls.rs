@@ -11,7 +11,6 @@ use crate::verify::value::Value;
 /// Helpers of the kernel that policies are tempted to call, by number, with what to do instead.
 const TEMPTING: &[(u32, &str, &str)] = &[
     (4, "bpf_probe_read", "a policy sees its context and its maps, no other memory"),
-    (6, "bpf_trace_printk", "to see what a policy does, count in a map, or run it with `ringfence run`"),
     (14, "bpf_get_current_pid_tgid", "what identifies the job is in the context"),
     (16, "bpf_get_current_comm", "what identifies the job is in the context"),
     (25, "bpf_perf_event_output", "write what others shall see to a map"),
