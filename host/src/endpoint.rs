@@ -281,6 +281,11 @@ impl Endpoint {
         self.shared.slot.has_news(self.generation) && self.take_news()
     }
 
+    /// Has it the newest plan that was offered? [`refresh`](Endpoint::refresh) does not wait for a plan that is just being offered.
+    pub(crate) fn is_current(&self) -> bool {
+        !self.shared.slot.has_news(self.generation)
+    }
+
     #[cold]
     fn take_news(&mut self) -> bool {
         let taken = self.shared.slot.exchange(&mut self.chain, &mut self.generation, Chain::inherit);

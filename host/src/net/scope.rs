@@ -129,6 +129,11 @@ impl Scope {
         self.ops() & TRANSFERS != 0
     }
 
+    /// Is what [`wants`](Scope::wants) says what the newest plan of that count of offers wants?
+    pub(crate) fn is_settled(&self, offers: u64) -> bool {
+        self.seen.load(Ordering::Acquire) == offers
+    }
+
     #[inline]
     fn ops(&self) -> u32 {
         let offers = crate::reload::offers();
@@ -143,11 +148,14 @@ impl Scope {
     fn consult(&self, offers: u64) {
         let ops = self.inside(Patience::Little, |endpoint| {
             endpoint.refresh();
-            endpoint.net_ops()
+            (endpoint.net_ops(), endpoint.is_current())
         });
-        if let Some(ops) = ops {
+        // A plan that is just being offered is taken by a later call, which must look again.
+        if let Some((ops, current)) = ops {
             self.wanted.store(ops, Ordering::Relaxed);
-            self.seen.store(offers, Ordering::Release);
+            if current {
+                self.seen.store(offers, Ordering::Release);
+            }
         }
     }
 

@@ -84,7 +84,9 @@ pub(crate) fn began(key: u64, conn: &Conn, call: &Call, raw: *mut c_void) -> Opt
         return None;
     };
     if !scope.wants_transfers() {
-        conn.hush(offers);
+        if scope.is_settled(offers) {
+            conn.hush(offers);
+        }
         return None;
     }
     if raw.is_null() && call.result == 0 {

@@ -295,6 +295,7 @@ fn a_plugin_that_lacks_a_member_that_nccl_calls_is_left_alone() {
     // `hollow` exports a table with a name and `init`, and nothing else ever.
     let run = wrapped(&netplug(&[9], &["HOLLOW"]), &[], "open 12\ninit 0 1 1\ndevices\nfini 0");
     assert_eq!(run.results, ["open hollow9", "init 0 set", "devices 0 0", "fini 0"]);
+    assert!(run.has("hollow9 (v9) lacks a member that NCCL calls"), "{:?}", run.log);
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub(super) struct Chain {
     /// Why there is none.
     error: Option<String>,
     reported: AtomicBool,
+    hollow: AtomicBool,
 }
 
 // SAFETY: the pointers are to tables of a library that is never closed; what is read through them is described at `Below`.
@@ -60,6 +61,7 @@ impl Chain {
             tables: [None; 7],
             error: None,
             reported: AtomicBool::new(false),
+            hollow: AtomicBool::new(false),
         };
         match Library::open(&value, "libnccl-net") {
             Err(text) => chain.error = Some(text),
@@ -77,6 +79,19 @@ impl Chain {
     fn below(&self, version: usize) -> Option<Below> {
         let (at, table) = (0..=version - 6).rev().find_map(|at| self.tables[at].map(|table| (at, table)))?;
         Some(Below::new(VERSIONS[at], table))
+    }
+
+    /// Says once that the plugin below is of no use, although its `init` succeeded.
+    pub(super) fn report_hollow(&self, below: &Below, logger: Option<Logger>) {
+        // SAFETY: NCCL's own logger, used during NCCL's call.
+        let Some(logger) = (unsafe { NcclLogger::new(logger) }) else { return };
+        if !self.hollow.swap(true, Ordering::Relaxed) {
+            let (value, name, version) = (&self.value, below.name(), below.version);
+            let text = format!(
+                "Ringfence: no net plugin, {CHAIN_NET_VAR}={value}: {name} (v{version}) lacks a member that NCCL calls"
+            );
+            logger.line(Severity::Warn, &text);
+        }
     }
 
     /// Says once in NCCL's log what is wrapped, or why nothing is.
@@ -150,6 +165,11 @@ impl Below {
     #[inline]
     pub(crate) fn down(&self) -> Option<&Down> {
         self.down.get()?.as_ref()
+    }
+
+    /// Has an `init` succeeded that left a member null which NCCL calls without looking?
+    pub(crate) fn is_hollow(&self) -> bool {
+        matches!(self.down.get(), Some(None))
     }
 
     /// The name as the plugin has it now; it may change in `init`.

@@ -92,7 +92,7 @@ unsafe fn init_once<const N: usize>(
         unsafe { scopes::remember_logger(logger) };
         // SAFETY: see the head of this file; a plugin of v10 or before takes neither context nor configuration.
         rc = unsafe { below.init(false, null_mut(), 0, null_mut(), logger, profiler) };
-        super::publish(N, below);
+        super::publish(N, below, logger);
     });
     rc
 }
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn init_v11<const N: usize>(
         let mut inner = null_mut();
         // SAFETY: see the head of this file; `inner` is ours.
         rc = unsafe { below.init(true, &mut inner, comm_id, config, logger, profiler) };
-        super::publish(N, below);
+        super::publish(N, below, logger);
         // SAFETY: NCCL's configuration, if there is one.
         let class = if config.is_null() { -1 } else { unsafe { (*config).traffic_class } };
         if rc == SUCCESS {

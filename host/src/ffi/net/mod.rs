@@ -174,7 +174,10 @@ fn prepare(version: usize, logger: Option<Logger>) -> Option<&'static Below> {
 }
 
 /// After an `init`: gives our table the optional members and the name that the plugin's has.
-fn publish(version: usize, below: &Below) {
+fn publish(version: usize, below: &Below, logger: Option<Logger>) {
+    if let (true, Some(chain)) = (below.is_hollow(), Chain::get()) {
+        chain.report_hollow(below, logger);
+    }
     match version {
         6 => publish_v6(below),
         7 => publish_v7(below),
