@@ -2,8 +2,9 @@
 //!
 //! - [`tuner!`] places a function on the `tuner` hook; it gets a [`TunerCtx`] and returns a [`Verdict`].
 //! - [`profiler!`] and [`profiler_event!`] do the same for NCCL's profiler, with a [`ProfilerCtx`] or a [`ProfilerEventCtx`].
-//! - [`maps!`] declares a [`HashMap`], an [`Array`], a [`RingBuf`] and so on; [`plain!`] and [`shared!`] make types for their keys and values.
 //! - [`net!`] and [`env!`] place one on the hooks of those names, with a [`NetCtx`] or an [`EnvCtx`].
+//! - [`hook!`] does it for the hook of any library, whose context comes from its schema.
+//! - [`maps!`] declares a [`HashMap`], an [`Array`], a [`RingBuf`] and so on; [`plain!`] and [`shared!`] make types for their keys and values.
 //! - [`helpers`] holds the clock and the like, [`telemetry`] the types that the shipped policies share,
 //!   [`abi`] the layouts and numbers underneath, which the host and the C header use too.
 //!
@@ -44,4 +45,4 @@ pub use env::{EnvCtx, EnvName, EnvText, EnvValue};
 pub use maps::{Array, HashMap, LruHashMap, MapError, PerCpuArray, PerCpuHashMap, Record, RingBuf, Update};
 pub use net::NetCtx;
 pub use profiler::{Action, ProfilerCtx, ProfilerEventCtx, Timing};
-pub use raw::{Plain, Shared};
+pub use raw::{Plain, Shared, load, store};

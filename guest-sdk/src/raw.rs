@@ -107,16 +107,16 @@ macro_rules! shared {
 }
 
 /// One load that is neither joined with a neighbour nor repeated: the verifier wants each access to the
-/// context to touch one field exactly.
+/// context to touch one field exactly. For contexts of your own, see [`hook!`](crate::hook!).
 #[inline(always)]
-pub(crate) fn load<T: Plain>(from: &T) -> T {
+pub fn load<T: Plain>(from: &T) -> T {
     // SAFETY: a reference is valid, aligned and initialised.
     unsafe { core::ptr::read_volatile(from) }
 }
 
 /// One store, on the same terms as [`load`].
 #[inline(always)]
-pub(crate) fn store<T: Plain>(to: &mut T, value: T) {
+pub fn store<T: Plain>(to: &mut T, value: T) {
     // SAFETY: a mutable reference is valid and aligned, and `Plain` types have no drop.
     unsafe { core::ptr::write_volatile(to, value) }
 }

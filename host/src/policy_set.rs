@@ -278,7 +278,7 @@ fn choose(object: &Object, entry: &PolicyEntry) -> Result<Vec<(String, Hook)>, L
             LoadErrorKind::NoProgram,
             format!(
                 "no program in a section that names a hook (tuner, profiler, ...); the object has {}; name the hook in the \
-                 manifest",
+                 manifest, or list there the schema of a library's hook",
                 list(&known)
             ),
         ),

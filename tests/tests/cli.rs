@@ -821,3 +821,44 @@ fn doctor_judges_foreign_libraries_and_open_directories() {
     let (_, lines) = doctor(&b, &[], &args!["--plugin", &library, "--policy", &dir]);
     assert!(level(&lines, "permissions").contains(&"fail"), "{lines:?}");
 }
+
+#[test]
+fn a_stranger_s_hook_is_shown_checked_and_run() {
+    let b = Bench::new();
+    let hooks = root().join("policies/hooks");
+    let schema = hooks.join("ep_mode.toml");
+    let (source, object) = (hooks.join("ep_mode.bpf.c"), b.path("ep_mode.bpf.o"));
+    clang(&source, &object, &["-target", "bpf", "-mcpu=v3"]);
+    let shown = ringfence(&args!["schema", "show", &schema, "--json"]);
+    assert_eq!((shown.code, &shown.json()[0]["decided"][0]), (0, &"mode".into()));
+    let listed = ringfence(&args!["schema", "list", "--schema", &schema, "--json"]);
+    let names: Vec<_> = listed.json().iter().map(|v| v["name"].as_str().unwrap_or("").to_owned()).collect();
+    assert!(names.contains(&"tuner".into()) && names.contains(&"ep/mode".into()), "{names:?}");
+    assert_eq!(ringfence(&args!["schema", "show", "no-such-thing"]).code, 2);
+    // Without its schema the section means nothing; with it, the policy is accepted.
+    let bare = ringfence(&args!["check", "--json", &object]);
+    assert_eq!((bare.code, &bare.json()[0]["kind"]), (1, &"unknown-hook".into()));
+    assert_eq!(ringfence(&args!["check", "--schema", &schema, &object]).code, 0);
+    let run = |tokens: &str| {
+        let set = format!("max_tokens={tokens}");
+        let more = args!["--set", "n_nodes=2", "--ctx", "top_k=8", "--ctx", "token_bytes=14336", "--json"];
+        let mut all = args!["run", &object, "--schema", &schema, "--ctx", set].to_vec();
+        all.extend(more);
+        let ran = ringfence(&all);
+        assert_eq!(ran.code, 0, "{tokens}");
+        (ran.json()[0]["submitted"].clone(), ran.json()[0]["decided"]["mode"].clone())
+    };
+    assert_eq!(run("112"), (true.into(), 0.into()));
+    assert_eq!(run("113"), (true.into(), 1.into()));
+    // A field that the schema does not have is refused by the verifier like any padding.
+    let bad = b.source(
+        "past",
+        "#include \"ringfence.h\"\nSEC(\"ep/mode/past\") int past(char *ctx) { return *(volatile int *)(ctx + 24); }",
+    );
+    let ran = ringfence(&args!["check", "--schema", &schema, "--json", &bad]);
+    assert_eq!((ran.code, &ran.json()[0]["verdict"]), (1, &"rejected".into()));
+    assert_ne!(ran.json()[0]["kind"], "unknown-hook");
+    // Nobody may take one of NCCL's names.
+    let taken = b.file("x.toml", b"name = 'tuner/x'\nsize = 8\n");
+    assert_eq!(ringfence(&args!["check", "--schema", &taken, &object]).code, 2);
+}

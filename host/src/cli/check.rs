@@ -183,9 +183,10 @@ impl Refusal {
             pc: None,
             source: None,
             line: format!("reject[unknown-hook] {message}"),
-            message: format!("{message}; use --hook to say which it is for"),
+            message: format!("{message}; use --hook to say which it is for, or --schema for a library's"),
             hint: Some(
-                "write SEC(\"tuner\") before the function, or use --hook to say which it is for".into(),
+                "write SEC(\"tuner\") before the function, use --hook to say which it is for, or --schema FILE to bring a library's \
+                 hook".into(),
             ),
         }
     }

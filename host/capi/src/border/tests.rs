@@ -625,3 +625,44 @@ fn a_panic_stops_at_the_border() {
     assert_eq!(quick(|| panic!("on purpose")), RF_ERR_INTERNAL);
     assert_eq!(PANICS.load(Ordering::Relaxed), before + 2);
 }
+
+/// Counts what this thread allocates. The decision path promises nothing.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+// SAFETY: everything is passed on to the system's allocator as it is; counting touches no memory of its own but a
+// thread-local without destructor.
+unsafe impl std::alloc::GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as for the trait.
+        unsafe { std::alloc::System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: std::alloc::Layout) {
+        // SAFETY: as for the trait.
+        unsafe { std::alloc::System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn a_decision_allocates_nothing() {
+    let place = Place::new("border/alloc", "local");
+    place.policy("a", "ctx->choice = 10; ctx->free = ctx->input; return RF_SUBMIT;");
+    let host = place.open();
+    let hook = place.hook(host, 1);
+    ask(hook);
+    let before = ALLOCATIONS.get();
+    assert!((0..1000).all(|_| ask(hook).0 == RF_OK));
+    // Closed and wrong-sized calls neither: their failures carry no text.
+    assert_eq!(ask(null_mut()).0, RF_ERR_HANDLE);
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    drop(vec![1u8; 100]);
+    assert_ne!(ALLOCATIONS.get(), before, "the counter counts");
+    close_all(host, &[hook]);
+}

@@ -367,6 +367,12 @@ rank = "uniform"
             let file = std::fs::read_to_string(&path).unwrap_or_default();
             assert!(file == text, "{name}.h is not up to date: BLESS=1 writes it");
         }
+        let text = rust(&Schema::read(&dir.join("ep_mode.toml")).unwrap());
+        let path = dir.join("../rust/ep_mode_rs/src/context.rs");
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        assert!(std::fs::read_to_string(&path).unwrap_or_default() == text, "context.rs is not up to date");
     }
 
     #[test]
