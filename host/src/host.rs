@@ -114,6 +114,11 @@ impl Host {
         Some(host)
     }
 
+    /// Was it made for a source that a library names?
+    pub(crate) fn is_named(&self) -> bool {
+        self.named.is_some()
+    }
+
     /// Was this host made by this process, and not by one that forked it? A child must not use its parent's.
     pub fn is_of_this_process(&self) -> bool {
         self.pid == std::process::id()

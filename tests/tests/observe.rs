@@ -461,31 +461,49 @@ fn what_policies_say_reaches_the_log_at_a_bounded_rate() {
         for _ in 0..100 {
             assert_eq!(ask(&mut comm, MIB) as usize, line.len() + 1, "the helper says how long the line is");
         }
-        let mut log = Vec::new();
-        let count = |log: &[ringfence_host::ffi::driver::LogLine], text: &str| {
-            log.iter().filter(|l| l.text.ends_with(text)).count()
+        let mut log: Vec<String> = Vec::new();
+        let event = r#"{"n_bytes":1048576,"func":4,"length":29}"#;
+        // Lines that are there, and those that are said to be left out.
+        let told = |log: &[String], who: &str, text: &str| {
+            let said = log
+                .iter()
+                .filter_map(|l| l.strip_prefix("Ringfence: ")?.strip_prefix(who)?.strip_prefix(": "));
+            let left_out = |l: &str| {
+                l.strip_suffix(" more were left out (20 at once and 5 a second are written)")?
+                    .parse::<usize>()
+                    .ok()
+            };
+            let (mut there, mut more) = (0, 0);
+            for l in said {
+                match left_out(l) {
+                    Some(n) => more += n,
+                    None => {
+                        assert_eq!(l, text);
+                        there += 1;
+                    }
+                }
+            }
+            (there, more)
         };
-        let event = r#"Ringfence: map events: {"n_bytes":1048576,"func":4,"length":29}"#;
-        let left_out = "80 more were left out (20 at once and 5 a second are written)";
-        let last = [format!("policy talks: {left_out}"), format!("map events: {left_out}")];
+        let both = |log: &[String]| [told(log, "policy talks", line), told(log, "map events", event)];
         wait_for("the lines", || {
-            log.extend(take_log());
-            last.iter().all(|text| count(&log, text) > 0)
+            log.extend(take_log().into_iter().map(|l| l.text));
+            both(&log).iter().all(|(there, left_out)| there + left_out == 100)
         });
-        let said =
-            [format!("Ringfence: policy talks: {line}"), event.to_owned(), last[0].clone(), last[1].clone()];
-        assert_eq!(said.map(|text| count(&log, &text)), [20, 20, 1, 1]);
-        let status = status_with("the counts", |s| s["log"]["suppressed"] == 160);
-        assert_eq!(status["log"], json!({"lines": 40, "suppressed": 160, "lost": 0}));
+        // Twenty at once, and a few more where the machine was so slow that the calls took longer than a tick.
+        assert!(both(&log).iter().all(|(there, _)| (20..50).contains(there)), "{:?}", both(&log));
+        let suppressed = both(&log).iter().map(|(_, left_out)| *left_out as u64).sum::<u64>();
+        let status = status_with("the counts", |s| s["log"]["suppressed"] == suppressed);
+        assert_eq!(status["log"], json!({"lines": 200 - suppressed, "suppressed": suppressed, "lost": 0}));
         // More than there is room for until the next second, all of it counted.
         for _ in 0..1000 {
             ask(&mut comm, MIB);
         }
-        let told = |s: &Value| {
+        let counted = |s: &Value| {
             ["lines", "suppressed", "lost"].iter().map(|k| s["log"][k].as_u64().unwrap()).sum::<u64>()
         };
         status_with("every line to be counted", |s| {
-            told(s) == 2 * 1100 && s["log"]["lost"].as_u64() > Some(500)
+            counted(s) == 2 * 1100 && s["log"]["lost"].as_u64() > Some(500)
         });
         assert_eq!(comm.finalize(), 0);
         // Only ring buffers have records.
@@ -570,4 +588,41 @@ fn hostile_names_and_operations_survive_the_strict_parser() {
     assert_eq!((p2p.len(), p2p[0].value, p2p[0].labels["p2p_operation"].as_str()), (2, 1.5, "Send"));
     assert_eq!(families["ringfence_policy_calls_total"].samples[0].labels["policy"], odd);
     assert_eq!(families["ringfence_map_entries"].samples[0].labels["map"], odd);
+}
+
+#[test]
+fn two_hosts_of_one_process_have_files_of_their_own() {
+    isolated("two_hosts_of_one_process_have_files_of_their_own", |dir| {
+        use ringfence_host::{Source, client::Client};
+        let (_plugin, comm) = start(dir);
+        // A library in the process with a source of its own; here it is this test, which has the host's code a second time.
+        let of_library = PolicyDir::new();
+        of_library.put("count.bpf.o", policy("count", &[]));
+        let client = Client::open(Some(Source::at(of_library.path()))).unwrap();
+        wait_for("the second host's files", || fs::metadata(own("1.status.json")).is_ok());
+        let me = std::process::id();
+        let names = |host: &str| -> Vec<String> {
+            let maps = json_of(&["map", "list", "--json", "--pid", host]);
+            maps.iter().map(|m| m["name"].as_str().unwrap().to_owned()).collect()
+        };
+        for _ in 0..2 {
+            assert_eq!(names(&format!("{me}.0")), ["seen", "events", "wanted"]);
+            assert_eq!(names(&format!("{me}.1")), ["calls"]);
+            // A tick later nobody has taken the other's files.
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+        }
+        let both = ringfence(&["map", "list"]);
+        let text = String::from_utf8(both.stderr).unwrap();
+        assert!(
+            both.status.code() == Some(2)
+                && text.contains(&format!("{me} ("))
+                && text.contains(&format!("{me}.1 (")),
+            "{text}"
+        );
+        assert_eq!(json_of(&["status", "--json"]).len(), 2);
+        drop(client);
+        assert_eq!(names(&me.to_string()), ["seen", "events", "wanted"], "only one is left");
+        assert_eq!(comm.finalize(), 0);
+        assert_eq!(fs::read_dir(run_dir()).unwrap().count(), 0);
+    });
 }

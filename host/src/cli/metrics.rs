@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub(super) struct Args {
     /// Only this process; all of this user without it.
     #[arg(long, value_name = "PID")]
-    pid: Option<u32>,
+    pid: Option<process::Pid>,
     /// Write to this file, in one step, instead of to standard output.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,

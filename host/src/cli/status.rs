@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) struct Args {
     /// Only this process.
     #[arg(long, value_name = "PID")]
-    pid: Option<u32>,
+    pid: Option<process::Pid>,
     /// Again and again, every second or as many as given.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = clap::value_parser!(u64).range(1..=3600))]

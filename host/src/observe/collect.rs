@@ -33,6 +33,7 @@ impl Observer {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: self.identity.pid,
+            part: self.part,
             started: self.identity.started,
             pid_namespace: self.identity.namespace,
             command: self.command.clone(),
@@ -47,10 +48,10 @@ impl Observer {
             communicators: communicators.iter().take(MAX_COMMUNICATORS).map(|c| communicator(c)).collect(),
             map_bytes: maps.iter().map(|m| m.map.memory_bytes()).sum(),
             maps: maps.iter().map(map).collect(),
-            operations: PROFILERS.summaries().flat_map(operations).take(MAX_OPERATIONS).collect(),
+            operations: if host.is_named() { Vec::new() } else { all_operations() },
             log: self.speaker.counts(),
             defects: guard::panics(),
-            profiler: profiler(),
+            profiler: if host.is_named() { BTreeMap::new() } else { profiler() },
         }
     }
 }
@@ -149,6 +150,11 @@ const FUNCTIONS: [&str; 15] = [
 const ALGORITHMS: [&str; 7] = ["TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"];
 const PROTOCOLS: [&str; 3] = ["LL", "LL128", "SIMPLE"];
 const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
+
+/// The profilers are the process's, and told of by the host that has no source of its own.
+fn all_operations() -> Vec<OperationStatus> {
+    PROFILERS.summaries().flat_map(operations).take(MAX_OPERATIONS).collect()
+}
 
 fn operations((facts, summary): (CommFacts, &Summary)) -> Vec<OperationStatus> {
     let name =

@@ -219,11 +219,19 @@ impl AsFd for RunDir {
     }
 }
 
+/// A host's name: the process number, and for further hosts of one process (a library's source, another copy of Ringfence) a
+/// number behind it: `4242`, `4242.1`.
+pub(crate) fn host_name(pid: u32, part: u32) -> String {
+    if part == 0 { pid.to_string() } else { format!("{pid}.{part}") }
+}
+
 /// The process number in the name of a file of ours, and the kind of file.
 pub(crate) fn split_name(name: &str) -> Option<(u32, &str)> {
     let plain = name.strip_prefix('.').unwrap_or(name);
-    let digits = plain.find(|c: char| !c.is_ascii_digit())?;
-    let (pid, kind) = plain.split_at_checked(digits)?;
+    let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).filter(|n| *n > 0);
+    let (pid, kind) = plain.split_at_checked(digits(plain)?)?;
+    let part = kind.strip_prefix('.').and_then(digits);
+    let kind = part.map_or(kind, |n| &kind[1 + n..]);
     let ours = matches!(kind.strip_suffix(".tmp").unwrap_or(kind), STATUS | CONTROL);
     Some((pid.parse().ok()?, kind)).filter(|_| ours)
 }
@@ -339,7 +347,11 @@ mod tests {
         assert_eq!(split_name("12.status.json"), Some((12, STATUS)));
         assert_eq!(split_name("12.ctl"), Some((12, CONTROL)));
         assert_eq!(split_name(".12.status.json.tmp"), Some((12, ".status.json.tmp")));
-        for other in ["", "12", "x.ctl", "12.txt", "99999999999.ctl", ".ctl"] {
+        assert_eq!(split_name("12.3.status.json"), Some((12, STATUS)));
+        assert_eq!((host_name(12, 0), host_name(12, 3)), ("12".into(), "12.3".into()));
+        for other in
+            ["", "12", "x.ctl", "12.txt", "99999999999.ctl", ".ctl", "12.x.ctl", "12..ctl", "12.3.4.ctl"]
+        {
             assert_eq!(split_name(other), None, "{other}");
         }
     }

@@ -71,6 +71,9 @@ fn seconds(text: Option<&str>) -> Option<Duration> {
 pub(crate) struct Observer {
     settings: Settings,
     identity: Identity,
+    /// Of the host in its process.
+    host: u64,
+    part: u32,
     command: String,
     node: String,
     dir: Option<RunDir>,
@@ -93,6 +96,9 @@ impl Observer {
             dir: None,
             server: None,
             identity: Identity::own(),
+            // Hosts are never freed, so no two of a process ever have one address.
+            host: std::ptr::from_ref(host).addr() as u64,
+            part: 0,
             command: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim().to_owned(),
             node: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
             numbers: MapNumbers::default(),
@@ -124,8 +130,11 @@ impl Observer {
 
     fn open_server(&mut self) {
         let Some(dir) = &self.dir else { return };
-        match Server::open(dir, self.identity) {
-            Ok(server) => self.server = Some(server),
+        match Server::open(dir, self.identity, self.host) {
+            Ok(server) => {
+                self.part = server.part();
+                self.server = Some(server);
+            }
             Err(e) => self.complain(&format!("`ringfence map` cannot reach this process: {e}")),
         }
     }
@@ -147,6 +156,8 @@ impl Observer {
         self.serve(host);
         self.speaker.speak(host);
         if self.server.as_ref().is_some_and(Server::is_lost) {
+            // The next one may have another name.
+            self.withdraw();
             self.server = None;
             self.open_server();
         }
@@ -162,9 +173,21 @@ impl Observer {
         self.publish(status);
     }
 
-    /// Writes the status, if it says anything new.
+    /// The name of the status file.
+    fn status_name(&self) -> String {
+        format!("{}{STATUS}", dir::host_name(self.identity.pid, self.part))
+    }
+
+    /// Removes the status file.
+    fn withdraw(&mut self) {
+        if let (Some(dir), Some(_)) = (&self.dir, self.written.take()) {
+            let _ = dir.remove(&self.status_name());
+        }
+    }
+
+    /// Writes the status, if it says anything new. Without a control file its name may be another host's.
     fn publish(&mut self, status: Status) {
-        let Some(dir) = &self.dir else { return };
+        let (Some(dir), Some(_)) = (&self.dir, &self.server) else { return };
         if let Some((last, when)) = &self.written
             && when.elapsed() < REPEAT
             && last.says_the_same(&status)
@@ -173,7 +196,7 @@ impl Observer {
         }
         let put = serde_json::to_vec(&status)
             .map_err(io::Error::from)
-            .and_then(|bytes| dir.put(&format!("{}{STATUS}", self.identity.pid), &bytes));
+            .and_then(|bytes| dir.put(&self.status_name(), &bytes));
         match put {
             Ok(()) => self.written = Some((status, Instant::now())),
             Err(e) => self.complain(&format!("cannot write the status of this process: {e}")),
@@ -182,7 +205,7 @@ impl Observer {
 
     fn export(&mut self, status: &Status) {
         let Some(path) = &self.settings.metrics_file else { return };
-        let path = expand(path, self.identity.pid);
+        let path = expand(path, self.identity.pid, self.part);
         let operations = operations_since(&status.operations, &self.exported);
         self.exported = status.operations.clone();
         let text = prometheus::render(&[Status { operations, ..status.clone() }]);
@@ -204,20 +227,22 @@ impl Observer {
             let status = self.collect(host);
             self.export(&status);
         }
-        if let Some(dir) = &self.dir {
-            let _ = dir.remove(&format!("{}{STATUS}", self.identity.pid));
-            if let Some(server) = self.server {
-                server.close(dir);
-            }
+        self.withdraw();
+        if let (Some(dir), Some(server)) = (&self.dir, self.server) {
+            server.close(dir);
         }
     }
 }
 
-/// The path with `%p` replaced by the process number.
-fn expand(path: &Path, pid: u32) -> PathBuf {
-    match path.to_str() {
-        Some(text) => text.replace("%p", &pid.to_string()).into(),
-        None => path.to_owned(),
+/// The path with `%p` replaced by the process number; a further host of the process has its number there too, or before the ending.
+fn expand(path: &Path, pid: u32, part: u32) -> PathBuf {
+    let Some(text) = path.to_str() else { return path.to_owned() };
+    if part == 0 || text.contains("%p") {
+        return text.replace("%p", &dir::host_name(pid, part)).into();
+    }
+    match path.extension().and_then(|e| e.to_str()) {
+        Some(ending) => path.with_extension(format!("{part}.{ending}")),
+        None => path.with_extension(part.to_string()),
     }
 }
 
@@ -287,7 +312,14 @@ mod tests {
 
     #[test]
     fn the_process_number_stands_for_percent_p() {
-        assert_eq!(expand(Path::new("/x/%p.prom"), 7), Path::new("/x/7.prom"));
-        assert_eq!(expand(Path::new("/x/a.prom"), 7), Path::new("/x/a.prom"));
+        for (path, part, want) in [
+            ("/x/%p.prom", 0, "/x/7.prom"),
+            ("/x/%p.prom", 2, "/x/7.2.prom"),
+            ("/x/a.prom", 0, "/x/a.prom"),
+            ("/x/a.prom", 2, "/x/a.2.prom"),
+            ("/x/a", 2, "/x/a.2"),
+        ] {
+            assert_eq!(expand(Path::new(path), 7, part), Path::new(want), "{path} {part}");
+        }
     }
 }

@@ -73,7 +73,7 @@ impl fmt::Display for Escaped<'_> {
 /// The text for these processes.
 pub fn render(processes: &[Status]) -> String {
     let mut text = Text::default();
-    let own: Vec<_> = processes.iter().map(|s| (s, s.pid.to_string())).collect();
+    let own: Vec<_> = processes.iter().map(|s| (s, s.id())).collect();
     general(&mut text, &own);
     policies(&mut text, &own);
     reloads(&mut text, &own);

@@ -22,6 +22,8 @@ pub struct Status {
     pub version: String,
     /// Number of the process.
     pub pid: u32,
+    /// Tells the hosts of one process apart: 0 for the first, as a rule NCCL's plugin.
+    pub part: u32,
     /// When it started, in clock ticks since boot: tells it from a later process of the same number.
     pub started: u64,
     /// Inode of its process namespace.
@@ -363,6 +365,11 @@ impl Status {
     /// The process that wrote it.
     pub fn identity(&self) -> Identity {
         Identity { pid: self.pid, started: self.started, namespace: self.pid_namespace }
+    }
+
+    /// What `--pid` takes: `4242`, or `4242.1` for a further host of the process.
+    pub fn id(&self) -> String {
+        super::dir::host_name(self.pid, self.part)
     }
 
     /// All plans, the one in force first.

@@ -83,7 +83,7 @@ enum Action {
 /// Runs the command.
 pub(super) fn run(args: &Args, out: Out<'_>) -> anyhow::Result<Exit> {
     let process = process::one(&args.choice)?;
-    let mut client = Client::connect(&process.dir, process.status.pid)?;
+    let mut client = Client::connect(&process.dir, process.status.pid, process.status.part)?;
     let maps = client.maps()?;
     match act(args, &mut client, &maps, out) {
         Err(e) => match e.downcast::<CallError>() {

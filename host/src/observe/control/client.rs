@@ -1,6 +1,6 @@
 //! [`Client`]: the tool's side of a control file.
 
-use super::super::dir::{CONTROL, Identity, RunDir};
+use super::super::dir::{CONTROL, Identity, RunDir, host_name};
 use super::frame::{Frame, identity_in};
 use super::message::{MapInfo, Request, Response};
 use rustix::fs::{FlockOperation, flock};
@@ -49,12 +49,12 @@ fn failed<T>(why: String) -> Result<T, CallError> {
 }
 
 impl Client {
-    /// Opens the control file of a process and waits until no other tool uses it.
+    /// Opens the control file of a host of a process (0 for the first) and waits until no other tool uses it.
     ///
     /// # Errors
     /// There is no such file, it is none of ours, or another tool does not let go of it.
-    pub fn connect(dir: &RunDir, pid: u32) -> Result<Client, CallError> {
-        let name = format!("{pid}{CONTROL}");
+    pub fn connect(dir: &RunDir, pid: u32, part: u32) -> Result<Client, CallError> {
+        let name = format!("{}{CONTROL}", host_name(pid, part));
         let shown = dir.path().join(&name);
         let file = match dir.open_rw(&name) {
             Ok(file) => file,

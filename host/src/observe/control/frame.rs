@@ -4,6 +4,7 @@
 //! |---|---|
 //! | 0..8 | `RFCTRL\0\1`: magic and version of the layout |
 //! | 8..16, 16..24, 24..32 | process number, its start time in clock ticks since boot, inode of its process namespace |
+//! | 32..40 | a number that tells the hosts of one process apart |
 //! | 64..88 | request: sequence number, length, checksum |
 //! | 128..152 | response: the same |
 //! | 4096.. | body of the request, at most [`MAX_BODY`] bytes |
@@ -108,20 +109,25 @@ fn checksum(number: u64, body: &[u8]) -> u64 {
     body.chunks(8).fold(start, |sum, chunk| step(sum, word(chunk)))
 }
 
-/// Writes the head of a new file.
-pub(crate) fn initialise(file: &File, owner: Identity) -> io::Result<()> {
-    let words = [u64::from_le_bytes(MAGIC), owner.pid.into(), owner.started, owner.namespace];
+/// Writes the head of a new file. `host` is a number that no other host of the process has.
+pub(crate) fn initialise(file: &File, owner: Identity, host: u64) -> io::Result<()> {
+    let words = [u64::from_le_bytes(MAGIC), owner.pid.into(), owner.started, owner.namespace, host];
     let head: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     // Its full length at once, which takes no memory: a reader finds zeros, not the end of the file.
     file.set_len(BODIES + 2 * MAX_BODY as u64)?;
     file.write_all_at(&head, 0)
 }
 
-/// The process whose control file this is; `None` if it is none, or of another version.
-pub(crate) fn identity_in(file: &File) -> Option<Identity> {
-    let [magic, pid, started, namespace] = read_words(file, 0)?;
+/// The process whose control file this is, and which of its hosts; `None` if it is none, or of another version.
+pub(crate) fn owner_in(file: &File) -> Option<(Identity, u64)> {
+    let [magic, pid, started, namespace, host] = read_words(file, 0)?;
     let pid = u32::try_from(pid).ok().filter(|_| magic == u64::from_le_bytes(MAGIC))?;
-    Some(Identity { pid, started, namespace })
+    Some((Identity { pid, started, namespace }, host))
+}
+
+/// The process whose control file this is.
+pub(crate) fn identity_in(file: &File) -> Option<Identity> {
+    owner_in(file).map(|(process, _)| process)
 }
 
 #[cfg(test)]
@@ -130,14 +136,14 @@ mod tests {
 
     fn file() -> File {
         let file = tempfile::tempfile().unwrap();
-        initialise(&file, Identity { pid: 7, started: 9, namespace: 11 }).unwrap();
+        initialise(&file, Identity { pid: 7, started: 9, namespace: 11 }, 13).unwrap();
         file
     }
 
     #[test]
     fn messages_go_both_ways() {
         let file = file();
-        assert_eq!(identity_in(&file), Some(Identity { pid: 7, started: 9, namespace: 11 }));
+        assert_eq!(owner_in(&file), Some((Identity { pid: 7, started: 9, namespace: 11 }, 13)));
         assert_eq!((Frame::Request.number(&file), Frame::Request.read(&file)), (0, None));
         let large = vec![3; MAX_BODY];
         Frame::Request.write(&file, 5, b"hello").unwrap();

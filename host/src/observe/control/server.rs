@@ -4,11 +4,11 @@
 //! A request is copied before anybody looks at it, one is answered at a time, and each answer is bounded: what others write into the
 //! file costs this thread time, and nothing else.
 
-use super::super::dir::{CONTROL, Identity, RunDir};
+use super::super::dir::{CONTROL, Identity, RunDir, host_name};
 use super::super::numbers::{MapNumbers, Numbered};
-use super::frame::{Frame, MAX_BODY, initialise};
+use super::answer;
+use super::frame::{Frame, MAX_BODY, initialise, owner_in};
 use super::message::{Request, Response};
-use super::{answer, identity_in};
 use crate::maps::MapRegistry;
 use inotify::{Inotify, WatchMask};
 use std::fs::File;
@@ -16,10 +16,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
+/// Most hosts with files of their own under one process number.
+const MAX_PARTS: u32 = 32;
+
 /// The open control file.
 pub(crate) struct Server {
     file: File,
     name: String,
+    part: u32,
     /// Wakes the thread; without it (the limit on instances is reached), requests wait for the next look.
     inotify: Option<Inotify>,
     /// The request that was answered last.
@@ -27,29 +31,38 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Makes the control file of this process. One that an earlier process of this number left is replaced.
+    /// Makes the control file of a host of this process. One that an earlier process of this number left is replaced; names that
+    /// other hosts of this process, or processes of that number in other containers, use are passed by.
     ///
     /// # Errors
-    /// Of the system; the file of a process of another namespace, which shares the directory.
-    pub(crate) fn open(dir: &RunDir, owner: Identity) -> io::Result<Server> {
-        let name = format!("{}{CONTROL}", owner.pid);
-        let file = match dir.create_new(&name) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                let left = dir.open_rw(&name).ok().and_then(|f| identity_in(&f));
-                if left.is_some_and(|left| left.namespace != owner.namespace) {
-                    return Err(io::Error::new(
-                        e.kind(),
-                        format!("{name} belongs to a process of that number in another container"),
-                    ));
+    /// Of the system; all names are taken.
+    pub(crate) fn open(dir: &RunDir, owner: Identity, host: u64) -> io::Result<Server> {
+        for part in 0..MAX_PARTS {
+            let name = format!("{}{CONTROL}", host_name(owner.pid, part));
+            let file = match dir.create_new(&name) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    let left = dir.open_rw(&name).ok().and_then(|f| owner_in(&f));
+                    let taken = |(process, of): (Identity, u64)| {
+                        process.namespace != owner.namespace || process == owner && of != host
+                    };
+                    if left.is_some_and(taken) {
+                        continue;
+                    }
+                    dir.remove(&name)?;
+                    dir.create_new(&name)?
                 }
-                dir.remove(&name)?;
-                dir.create_new(&name)?
-            }
-            made => made?,
-        };
-        initialise(&file, owner)?;
-        let inotify = watch(&dir.path().join(&name)).ok();
-        Ok(Server { file, name, inotify, answered: 0 })
+                made => made?,
+            };
+            initialise(&file, owner, host)?;
+            let inotify = watch(&dir.path().join(&name)).ok();
+            return Ok(Server { file, name, part, inotify, answered: 0 });
+        }
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many hosts of one process number"))
+    }
+
+    /// The number behind the process's in the names of this host's files.
+    pub(crate) fn part(&self) -> u32 {
+        self.part
     }
 
     /// What becomes readable when somebody wrote.
