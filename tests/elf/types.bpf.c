@@ -71,6 +71,14 @@ struct {
 	__type(value, struct d10);
 } deep SEC(".maps");
 
+struct {
+	__uint(type, 2);
+	__uint(max_entries, 4);
+	__uint(map_flags, 1 << 0 | 1 << 8);
+	__type(key, u32);
+	__type(value, u64);
+} flagged SEC(".maps");
+
 u64 counter = 5;
 s32 level = -1;
 static volatile u32 hidden = 3;
@@ -85,6 +93,12 @@ SEC("tuner") u64 entry(void *ctx)
 	counter += level;
 	before += guard.val;
 	return (map_lookup(&rich, &key) != 0) + (map_lookup(&plain, &key) != 0) + (map_lookup(&deep, &key) != 0);
+}
+
+SEC("tuner") u64 uses_flagged(void *ctx)
+{
+	u32 key = 0;
+	return map_lookup(&flagged, &key) != 0;
 }
 
 char _license[] SEC("license") = "GPL";

@@ -172,8 +172,10 @@ fn maps_of_every_kind_have_their_shapes() {
     ] {
         assert_eq!(shapes(&program(&object, &format!("uses_{name}"))), [decl(name, kind, sizes, 0)]);
     }
-    let error = refusal(&object, "uses_valued");
-    assert_eq!((error.kind(), place(&error)), (ErrorKind::BadMap, "map valued".to_owned()));
+    // A ring buffer has no values; a type of values says what its records are.
+    let valued = program(&object, "uses_valued");
+    assert_eq!(shapes(&valued), [decl("valued", MapKind::RingBuf, [0, 0, 4096], 0)]);
+    assert_eq!(valued.maps()[0].value_type.as_deref().map(show), Some("u8".to_owned()));
 }
 
 /// The programs in the slots of a program array come with the program that calls them.
@@ -282,6 +284,10 @@ fn types_of_keys_and_values_are_described() {
     // The lock lies where the symbol says, which BTF alone does not know.
     assert_eq!(map(".data.late").spin_lock, Some(8));
     assert_eq!((map("plain").key_type, map("plain").value_type), (None, None));
+    // Flags are refused where the map is used, by name.
+    let error = refusal(&object("types"), "uses_flagged");
+    assert_eq!((error.stage(), error.kind()), (Stage::Map, ErrorKind::Unsupported));
+    assert!(error.message().contains("BPF_F_NO_PREALLOC, BPF_F_WRONLY_PROG (0x101)"), "{error}");
     // Nine structs deep and no further.
     let deep = value("deep");
     assert!(

@@ -5,13 +5,15 @@
 //!
 //! `RINGFENCE_LINEAR_ROUNDS=N` and `RINGFENCE_LINEAR_SEED=N` change the run; `make soak` takes 5000 rounds.
 
-use ringfence_host::Engine;
-use ringfence_host::maps::{Errno, Map};
+use ringfence_host::maps::{DEFAULT_MAP_BYTES, Errno, Map, MapSet, Owner};
+use ringfence_host::{Engine, Instance, Limits, MapRegistry, PolicyModule, ScopeRules};
 use ringfence_soak::Random;
-use ringfence_translator::{MapDecl, MapKind};
+use ringfence_translator::isa::asm::assemble;
+use ringfence_translator::verify::Verifier;
+use ringfence_translator::{Env, MapDecl, MapKind, Translator};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 
 /// What was asked and what was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,29 +79,138 @@ fn linearizable(events: &[Event]) -> bool {
     false
 }
 
-/// `threads` threads, each with so many operations on a few keys; by key.
-fn record(map: &Map, threads: u64, ops: u64, keys: u64, seed: u64) -> BTreeMap<u64, Vec<Event>> {
+/// One operation on map `m`: context words 0 (0 look up, 1 update, 2 delete), 1 (key), 2 (value, also out), 3 (flags).
+const PROGRAM: &str = "
+    r6 = r1
+    r7 = *(u64 *)(r1 + 0)
+    r2 = *(u64 *)(r1 + 8)
+    *(u64 *)(r10 - 8) = r2
+    r2 = *(u64 *)(r1 + 16)
+    *(u64 *)(r10 - 16) = r2
+    r4 = *(u64 *)(r1 + 24)
+    r1 = map[m] ll
+    r2 = r10
+    r2 += -8
+    if r7 == 1 goto update
+    if r7 == 2 goto delete
+    call map_lookup_elem
+    if r0 == 0 goto none
+    r0 = *(u64 *)(r0 + 0)
+    *(u64 *)(r6 + 16) = r0
+    r0 = 1
+none:
+    exit
+update:
+    r3 = r10
+    r3 += -16
+    call map_update_elem
+    exit
+delete:
+    call map_delete_elem
+    exit";
+
+/// Who does the operations of a thread: the host from outside, or a policy through helpers and pointers.
+enum Side<'a> {
+    Host(&'a Map),
+    Policy(Box<Instance>),
+}
+
+impl Side<'_> {
+    fn run(instance: &mut Instance, words: [u64; 4]) -> (i64, u64) {
+        let mut ctx: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let r0 = instance.run_generic(&mut ctx).expect("no fault") as i64;
+        (r0, u64::from_le_bytes(ctx[16..24].try_into().unwrap()))
+    }
+
+    fn get(&mut self, key: u64) -> Option<u64> {
+        match self {
+            Side::Host(map) => {
+                map.lookup(&key.to_le_bytes()).map(|v| u64::from_le_bytes(v.try_into().unwrap()))
+            }
+            Side::Policy(instance) => {
+                let (found, value) = Side::run(instance, [0, key, 0, 0]);
+                (found == 1).then_some(value)
+            }
+        }
+    }
+
+    fn set(&mut self, key: u64, value: u64, flags: u64) -> i64 {
+        match self {
+            Side::Host(map) => code(map.update(&key.to_le_bytes(), &value.to_le_bytes(), flags)),
+            Side::Policy(instance) => Side::run(instance, [1, key, value, flags]).0,
+        }
+    }
+
+    fn delete(&mut self, key: u64) -> i64 {
+        match self {
+            Side::Host(map) => code(map.delete(&key.to_le_bytes())),
+            Side::Policy(instance) => Side::run(instance, [2, key, 0, 0]).0,
+        }
+    }
+}
+
+fn code(done: Result<(), Errno>) -> i64 {
+    done.map_or_else(Errno::code, |()| 0)
+}
+
+/// A map, and a policy that uses it.
+struct World {
+    module: PolicyModule,
+    maps: MapSet,
+}
+
+impl World {
+    fn new(kind: MapKind, max_entries: u32) -> World {
+        let decl =
+            MapDecl { name: "m".into(), kind, key_size: 8, value_size: 8, max_entries, ..MapDecl::default() };
+        let program = assemble(PROGRAM, &[decl]).expect("assembles");
+        let verified = Verifier::new(Arc::new(Env::generic(32))).verify(program).expect("is accepted");
+        let engine = Engine::global().expect("an engine");
+        let module = Translator::new().translate(&verified).expect("translates");
+        let module = PolicyModule::compile(engine, module).expect("compiles");
+        let owner = Owner { policy: "p".into(), communicator: 0 };
+        let registry = MapRegistry::new(engine, DEFAULT_MAP_BYTES);
+        let maps = registry.resolve(module.maps(), &ScopeRules::default(), &owner).expect("maps");
+        World { module, maps }
+    }
+
+    fn map(&self) -> &Map {
+        self.maps.get("m").expect("the map")
+    }
+
+    /// Of thread `n`: every second one is a policy.
+    fn side(&self, n: u64) -> Side<'_> {
+        if n.is_multiple_of(2) {
+            return Side::Host(self.map());
+        }
+        let instance = Instance::new(&self.module, &self.maps.for_communicator(n), Limits::default());
+        Side::Policy(Box::new(instance.expect("an instance")))
+    }
+}
+
+/// `threads` threads, each with so many operations on a few keys; by key. An operation that gave up (`EBUSY`) did nothing, and is
+/// left out.
+fn record(world: &World, threads: u64, ops: u64, keys: u64, seed: u64) -> BTreeMap<u64, Vec<Event>> {
     let (clock, start) = (AtomicU64::new(0), Barrier::new(threads as usize));
     let one = |thread: u64| {
         let mut r = Random::new(seed * 1000 + thread);
-        let mut mine = Vec::new();
+        let (mut mine, mut side) = (Vec::new(), world.side(thread));
         start.wait();
         for n in 0..ops {
-            let key = r.below(keys);
-            let k = key.to_le_bytes();
+            let (key, what) = (r.below(keys), r.below(6));
             // No two operations write the same value.
-            let value = ((thread + 1) << 32) | (n + 1);
+            let (value, flags) = (((thread + 1) << 32) | (n + 1), [0, 0, 1, 2][r.below(4) as usize]);
             let call = clock.fetch_add(1, SeqCst);
-            let code = |done: Result<(), Errno>| done.map_or_else(Errno::code, |()| 0);
-            let op = match r.below(6) {
-                0..3 => Op::Get(map.lookup(&k).map(|v| u64::from_le_bytes(v.try_into().unwrap()))),
-                3 => Op::Delete(code(map.delete(&k))),
-                _ => {
-                    let flags = [0, 0, 1, 2][r.below(4) as usize];
-                    Op::Set(value, flags, code(map.update(&k, &value.to_le_bytes(), flags)))
-                }
+            let op = match what {
+                0..3 => Op::Get(side.get(key)),
+                3 => Op::Delete(side.delete(key)),
+                _ => Op::Set(value, flags, side.set(key, value, flags)),
             };
-            mine.push((key, Event { op, call, back: clock.fetch_add(1, SeqCst) }));
+            let back = clock.fetch_add(1, SeqCst);
+            let busy = Errno::BUSY.code();
+            if !matches!(op, Op::Delete(e) | Op::Set(_, _, e) if e == busy) {
+                mine.push((key, Event { op, call, back }));
+            }
         }
         mine
     };
@@ -114,12 +225,6 @@ fn record(map: &Map, threads: u64, ops: u64, keys: u64, seed: u64) -> BTreeMap<u
     by_key
 }
 
-fn map(kind: MapKind, max_entries: u32) -> Map {
-    let decl =
-        MapDecl { name: "m".into(), kind, key_size: 8, value_size: 8, max_entries, ..MapDecl::default() };
-    Map::new(Engine::global().unwrap(), &decl).unwrap()
-}
-
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default)
 }
@@ -132,8 +237,8 @@ fn hashes_are_linearizable_under_load() {
         for kind in [MapKind::Hash, MapKind::LruHash] {
             // One bucket for all keys, or one for each.
             let (threads, keys, entries) = [(4, 3, 4), (8, 8, 64), (3, 2, 8)][round as usize % 3];
-            let map = map(kind, entries.max(keys as u32));
-            for (key, events) in record(&map, threads, 400, keys, seed + round) {
+            let world = World::new(kind, entries.max(keys as u32));
+            for (key, events) in record(&world, threads, 400, keys, seed + round) {
                 assert!(linearizable(&events), "{kind:?}, seed {}, key {key}: {events:?}", seed + round);
                 operations += events.len();
                 overlapping += events.iter().filter(|e| e.back > e.call + 1).count();
@@ -205,10 +310,10 @@ fn the_checker_tells_right_from_wrong() {
 /// And a map that is not linearizable is found out: look-ups that come an update too late.
 #[test]
 fn the_checker_finds_a_stale_map() {
-    let map = map(MapKind::Hash, 64);
+    let world = World::new(MapKind::Hash, 64);
     let mut found = false;
     for seed in 0..5 {
-        for mut events in record(&map, 4, 400, 2, seed).into_values() {
+        for mut events in record(&world, 4, 400, 2, seed).into_values() {
             events.sort_by_key(|e| e.call);
             let mut last = None;
             for e in &mut events {

@@ -1,5 +1,7 @@
 //! [`MapDecl`]: the shape of a map, and [`MapLayout`], how its values lie in the map's own Wasm memory.
 
+mod flags;
+
 use crate::limits::PERCPU_SLOTS;
 use crate::types::TypeDesc;
 use std::sync::Arc;

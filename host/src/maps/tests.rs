@@ -227,6 +227,46 @@ fn a_late_call_delays_only_what_it_could_have_found() {
     assert_eq!(insert(&m, 1), Ok(()));
 }
 
+/// A map from which nobody deleted becomes one from which somebody does, while calls look up in it without a fence of their own:
+/// what they found stays theirs all the same.
+#[test]
+fn a_first_deletion_waits_for_calls_that_did_not_expect_it() {
+    for round in 0..300u64 {
+        let m = map(MapKind::Hash, 8, 8, 4);
+        insert(&m, 1).unwrap();
+        let (stop, wrong) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let reader = Reader::join().unwrap();
+                while !stop.load(Relaxed) {
+                    reader.enter();
+                    // As the helper does it.
+                    if m.reclaims() {
+                        reader.settle();
+                    }
+                    if let Some(place) = m.find(&[1]) {
+                        let at = m.value_offset(0, place) as usize / 8;
+                        wrong.fetch_add(
+                            (0..20).filter(|_| m.bytes().load(at) != Some(1)).count() as u32,
+                            Relaxed,
+                        );
+                    }
+                    reader.exit();
+                }
+            });
+            (0..round % 30 * 20).for_each(|_| std::hint::spin_loop());
+            assert!(m.allow_deletes());
+            m.remove(&[1]).unwrap();
+            // Each goes to the place that was freed first, once it may be used.
+            for k in 100..1000u64 {
+                let _ = insert(&m, k).and_then(|()| m.remove(&[k]));
+            }
+            stop.store(true, Relaxed);
+        });
+        assert_eq!(wrong.into_inner(), 0, "round {round}");
+    }
+}
+
 #[test]
 fn a_full_lru_hash_evicts_what_was_not_looked_up() {
     let m = map(MapKind::LruHash, 8, 8, 4);

@@ -15,8 +15,6 @@ use std::sync::Arc;
 
 /// `map_flags`: programs may only read (`BPF_F_RDONLY_PROG`).
 const RDONLY_PROG: u32 = 1 << 7;
-/// `map_flags`: programs may only write (`BPF_F_WRONLY_PROG`).
-const WRONLY_PROG: u32 = 1 << 8;
 /// Bytes of the smallest `struct bpf_map_def`: type, key size, value size, entries, flags.
 const LEGACY_BYTES: u64 = 20;
 /// Unit of a ring buffer's size.
@@ -170,9 +168,6 @@ impl Definition {
             MapKind::ProgArray => self.value_size = self.value_size.or(Some(4)),
             _ => {}
         }
-        if self.flags & WRONLY_PROG != 0 {
-            return Err(unsupported(&name, "BPF_F_WRONLY_PROG".to_owned()));
-        }
         let decl = MapDecl {
             key_size: self.key_size.ok_or_else(|| bad(&name, "has no key type or key_size"))?,
             value_size: self.value_size.ok_or_else(|| bad(&name, "has no value type or value_size"))?,
@@ -186,6 +181,8 @@ impl Definition {
             kind,
             name,
         };
+        decl.check_flags()
+            .map_err(|why| Error::new(Stage::Map, ErrorKind::Unsupported, At::Map(decl.name.clone()), why))?;
         check_lock(check_sizes(decl)?)
     }
 }
