@@ -132,11 +132,16 @@ fn status_tells_what_a_job_does_and_goes_with_it() {
         {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let picture = works(&["top", "--once", "--size", "80x24"]);
+        let row = picture.lines().find(|l| l.contains(" observed ")).unwrap_or_else(|| panic!("{picture}"));
+        assert!(row.contains(&std::process::id().to_string()) && row.contains(" tuner "), "{picture}");
+        assert!(picture.contains("0x7") && picture.lines().all(|l| l.chars().count() <= 80), "{picture}");
         assert_eq!(comm.finalize(), 0);
         assert_eq!(fs::read_dir(run_dir()).unwrap().count(), 0, "nothing is left");
         let output = ringfence(&["status"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(String::from_utf8(output.stdout).unwrap().starts_with("no process of this user"));
+        assert_eq!(ringfence(&["top"]).status.code(), Some(2), "top needs a terminal");
     });
 }
 

@@ -30,6 +30,7 @@ mod run;
 mod schema;
 mod status;
 mod table;
+mod top;
 mod trace;
 mod translate;
 
@@ -100,6 +101,8 @@ enum Command {
     Map(map::Args),
     /// Show which policies stand on which hook, and in which order they are asked.
     Chain(chain::Args),
+    /// A live table of policies and communicators.
+    Top(top::Args),
     /// Write the state of running jobs for Prometheus.
     Metrics(metrics::Args),
 }
@@ -117,7 +120,7 @@ impl Command {
             Command::Status(a) => a.json,
             Command::Map(a) => a.json,
             Command::Chain(a) => a.json(),
-            Command::Metrics(_) => false,
+            Command::Top(_) | Command::Metrics(_) => false,
         }
     }
 
@@ -134,6 +137,7 @@ impl Command {
             Command::Status(a) => status::run(a, out),
             Command::Map(a) => map::run(a, out),
             Command::Chain(a) => chain::run(a, out),
+            Command::Top(a) => top::run(a, out),
             Command::Metrics(a) => metrics::run(a, out),
         }
     }
