@@ -110,7 +110,7 @@ impl ChainTuner {
     }
 
     /// Ends the communicator with the plugin.
-    pub(crate) fn finish(self: Box<ChainTuner>) {
+    pub(crate) fn finish(&self) {
         let rc = self.calls.finalize(self.context);
         if rc != SUCCESS || self.errors > 0 {
             tell!(
@@ -144,19 +144,21 @@ fn open(value: &OsString, newest: u32) -> Result<(Calls, String), String> {
 /// Makes a plugin's table safe to pass on: entries that NCCL does not offer are NCCL's; those that the plugin disabled are very
 /// expensive, unless nothing would be left. True if anything that NCCL offers has another cost now.
 fn settle(table: &mut [f32], before: &[f32]) -> bool {
-    let left = |after: f32| after >= 0.0 && after < DISABLED;
+    let left = |after: f32| (0.0..DISABLED).contains(&after);
     if !table.iter().zip(before).any(|(after, before)| *before >= 0.0 && left(*after)) {
         table.copy_from_slice(before);
         return false;
     }
     let mut changed = false;
     for (after, before) in table.iter_mut().zip(before) {
-        if !(*before >= 0.0) {
+        // False for NaN too.
+        let offered = *before >= 0.0;
+        if !offered {
             *after = *before;
         } else if !left(*after) {
             *after = DISABLED;
         }
-        changed |= *before >= 0.0 && after.to_bits() != before.to_bits();
+        changed |= offered && after.to_bits() != before.to_bits();
     }
     changed
 }

@@ -121,8 +121,11 @@ fn run(instance: &mut Instance, key: u64, amount: u64) -> (u64, Vec<u64>) {
     (r0, (2..7).map(word).collect())
 }
 
+/// Entries of a map.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// All contents, in order.
-fn dump(maps: &MapSet, names: &[&str]) -> Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)> {
+fn dump(maps: &MapSet, names: &[&str]) -> Vec<(String, Entries)> {
     let entries = |name: &&str| {
         let mut all: Vec<_> = maps.get(name).unwrap().entries().collect();
         all.sort();
