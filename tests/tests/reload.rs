@@ -238,7 +238,7 @@ fn ranks_keep_their_plan_and_new_communicators_take_the_new_one() {
         assert_eq!(line(", hook tuner, comm 0x7, 1 ranks; hot reload: on"), 1, "{log:?}");
         dir.put("p.bpf.o", choose(0, 0, 8));
         wait_for("the lone rank", || ask(&mut alone) == ((0, 0), 8));
-        let line = wait_for_log("1 communicators take it at their next call, 1 keep theirs");
+        let line = wait_for_log("1 endpoints take it at their next call, 1 keep theirs");
         assert_eq!(line.level, 3);
         for _ in 0..100 {
             assert_eq!(ask(&mut old), ((1, 2), 4));
@@ -357,7 +357,7 @@ fn ncclbpf_policies_keep_their_channel_count_over_a_reload() {
         // The same object under other rules is another set; the count goes on.
         take_log();
         dir.put("ringfence.toml", "[[policy]]\nfile = 'p.bpf.o'\n[limits]\nfuel = 5000\n");
-        wait_for_log("1 communicators take it at their next call, 0 keep theirs");
+        wait_for_log("1 endpoints take it at their next call, 0 keep theirs");
         assert_eq!(ask(&mut comm), ((0, 2), 6));
     });
 }
