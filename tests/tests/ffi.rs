@@ -370,16 +370,13 @@ fn an_object_with_several_programs_needs_a_name() {
     };
     let (table, log) = ask("");
     assert_eq!(table, TABLE);
-    let want = "p.bpf.o: several programs: ring (section tuner/ring), tree (section tuner/tree); say which one: program = ";
+    let want = "p.bpf.o: several programs for the hook tuner: ring (section tuner/ring), tree (section tuner/tree); say which one: program = ";
     assert!(log.contains(want), "{log}");
     assert_eq!(ask("program = 'tree'").0, with_zero(&TABLE, 2));
     assert_eq!(ask("program = 'ring'").0, with_zero(&TABLE, 5));
     let (table, log) = ask("program = 'other'");
     assert_eq!(table, TABLE);
-    assert!(
-        log.contains("p.bpf.o: no program \"other\" for the hooks tuner and uprobe; the object has "),
-        "{log}"
-    );
+    assert!(log.contains("p.bpf.o: no program \"other\" for a hook of NCCL; the object has "), "{log}");
     assert_eq!(ask("program = 'other'\nhook = 'tuner'").0, with_zero(&TABLE, 3));
     let (table, log) = ask("program = 'tree'\nhook = 'uprobe'");
     assert_eq!(table, TABLE);

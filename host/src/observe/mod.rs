@@ -27,6 +27,7 @@ use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Environment variable that names a file for Prometheus; `%p` in it is the process number.
@@ -67,11 +68,14 @@ fn seconds(text: Option<&str>) -> Option<Duration> {
     Some(Duration::from_secs(n))
 }
 
+/// Observers of this process so far.
+static OBSERVERS: AtomicU64 = AtomicU64::new(1);
+
 /// See the module's text. Lives on the reload thread.
 pub(crate) struct Observer {
     settings: Settings,
     identity: Identity,
-    /// Of the host in its process.
+    /// A number that no other observer of the process has.
     host: u64,
     part: u32,
     command: String,
@@ -96,8 +100,8 @@ impl Observer {
             dir: None,
             server: None,
             identity: Identity::own(),
-            // Hosts are never freed, so no two of a process ever have one address.
-            host: std::ptr::from_ref(host).addr() as u64,
+            // Not the host's own number: while its last observer puts its files away, the next one may begin.
+            host: OBSERVERS.fetch_add(1, Ordering::Relaxed),
             part: 0,
             command: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim().to_owned(),
             node: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),

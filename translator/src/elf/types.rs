@@ -152,7 +152,7 @@ impl Reader<'_, '_> {
 fn number(ty: Type<'_>, size: u32, name: &str) -> TypeKind {
     let Some((encoding, bits)) = ty.int() else { return TypeKind::Bytes };
     match encoding {
-        _ if bits != 8 * size || !matches!(size, 1 | 2 | 4 | 8 | 16) => TypeKind::Bytes,
+        _ if size.checked_mul(8) != Some(bits) || !matches!(size, 1 | 2 | 4 | 8 | 16) => TypeKind::Bytes,
         _ if encoding & BOOL != 0 => TypeKind::Bool,
         _ if size == 1 && (encoding & CHAR != 0 || name == "char") => TypeKind::Char,
         _ if encoding & SIGNED != 0 => TypeKind::Signed,

@@ -15,6 +15,22 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Between its making and its first words a control file looks like a left-over: no other host of this process may look then.
+static OPENING: Mutex<()> = Mutex::new(());
+
+/// Waits for [`OPENING`], but not for ever: in a forked child it may be held by a thread that does not exist here.
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    (0..100).find_map(|_| {
+        let guard = OPENING.try_lock().ok();
+        if guard.is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        guard
+    })
+}
 
 /// Most hosts with files of their own under one process number.
 const MAX_PARTS: u32 = 32;
@@ -37,6 +53,7 @@ impl Server {
     /// # Errors
     /// Of the system; all names are taken.
     pub(crate) fn open(dir: &RunDir, owner: Identity, host: u64) -> io::Result<Server> {
+        let _one = alone();
         for part in 0..MAX_PARTS {
             let name = format!("{}{CONTROL}", host_name(owner.pid, part));
             let file = match dir.create_new(&name) {
