@@ -28,3 +28,4 @@ have_bpf_clang() {
 command -v cargo >/dev/null || { echo "deps: cargo is missing: install Rust 1.95 or newer with rustup" >&2; exit 1; }
 have_bpf_clang || apt_install "clang with the BPF back end, for policies in C" clang-19 clang
 command -v cc >/dev/null || apt_install "a C compiler, for the tests that drive the plugin from C" gcc
+echo 'int i;' | cc -x c++ -fsyntax-only - 2>/dev/null || apt_install "a C++ compiler, for the test of the C API's header" g++
