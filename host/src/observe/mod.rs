@@ -68,8 +68,15 @@ fn seconds(text: Option<&str>) -> Option<Duration> {
     Some(Duration::from_secs(n))
 }
 
-/// Observers of this process so far.
+/// Observers of this copy of Ringfence so far.
 static OBSERVERS: AtomicU64 = AtomicU64::new(1);
+
+/// A number that no other observer of the process has: where this copy of Ringfence lies (there may be another, in a library), and which
+/// observer of it this is. Not which host: while a host's last observer puts its files away, the next one may begin.
+fn unique_number() -> u64 {
+    let copy = std::ptr::from_ref(&OBSERVERS).addr() as u64;
+    copy << 16 | OBSERVERS.fetch_add(1, Ordering::Relaxed) & 0xffff
+}
 
 /// See the module's text. Lives on the reload thread.
 pub(crate) struct Observer {
@@ -100,8 +107,7 @@ impl Observer {
             dir: None,
             server: None,
             identity: Identity::own(),
-            // Not the host's own number: while its last observer puts its files away, the next one may begin.
-            host: OBSERVERS.fetch_add(1, Ordering::Relaxed),
+            host: unique_number(),
             part: 0,
             command: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim().to_owned(),
             node: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
