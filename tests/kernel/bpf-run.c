@@ -25,6 +25,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define PROGRAM "bpf-run"
+#include "wire.h"
+
 enum { CTX = 64, MAX_MAPS = 16, MAX_SLOTS = 1 << 16, MAX_RUNS = 16, MAX_FUNCS = 64, PAGE = 4096, MAX_ENTRIES = 64, MAX_KEY = 16, MAX_VALUE = 1024, LOG = 1 << 16, TAIL = 1 << 13 };
 
 struct map {
@@ -52,39 +55,6 @@ static char log_text[LOG];
 static long bpf(int cmd, union bpf_attr *attr)
 {
 	return syscall(SYS_bpf, cmd, attr, sizeof(*attr));
-}
-
-static void die(const char *what)
-{
-	fprintf(stderr, "bpf-run: %s\n", what);
-	exit(2);
-}
-
-static void get(void *to, size_t n)
-{
-	if (n && fread(to, n, 1, stdin) != 1)
-		die("the request ends early");
-}
-
-static uint32_t get32(uint32_t most)
-{
-	uint32_t x;
-
-	get(&x, sizeof(x));
-	if (x > most)
-		die("a number in the request is too large");
-	return x;
-}
-
-static void put(const void *from, size_t n)
-{
-	if (n && fwrite(from, n, 1, stdout) != 1)
-		die("cannot answer");
-}
-
-static void put32(uint32_t x)
-{
-	put(&x, sizeof(x));
 }
 
 static int map_op(int cmd, int fd, const void *key, void *value)

@@ -24,6 +24,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define PROGRAM "map-run"
+#include "wire.h"
+
 enum { CTX = 64, VALUE = 24, MAX_KEY = 64, MAX_SLOTS = 4096, MAX_FUNCS = 8, MAX_CPUS = 4096, LOG = 1 << 16 };
 enum { RUN, UPDATE, DELETE, DUMP };
 
@@ -43,39 +46,6 @@ static int bpf_fd(int cmd, union bpf_attr *attr)
 	int fd = syscall(SYS_bpf, cmd, attr, sizeof(*attr));
 
 	return fd < 0 ? -errno : fd;
-}
-
-static void die(const char *what)
-{
-	fprintf(stderr, "map-run: %s\n", what);
-	exit(2);
-}
-
-static void get(void *to, size_t n)
-{
-	if (n && fread(to, n, 1, stdin) != 1)
-		die("the request ends early");
-}
-
-static uint32_t get32(uint32_t most)
-{
-	uint32_t x;
-
-	get(&x, sizeof(x));
-	if (x > most)
-		die("a number in the request is too large");
-	return x;
-}
-
-static void put(const void *from, size_t n)
-{
-	if (n && fwrite(from, n, 1, stdout) != 1)
-		die("cannot answer");
-}
-
-static void put32(int32_t x)
-{
-	put(&x, sizeof(x));
 }
 
 /* The types that the kernel wants of us: a function, for callbacks, and a value that begins with a spin lock. */
