@@ -152,10 +152,11 @@ pub struct ChunkContext {
     pub comm_id: u64,
     /// Bytes of this part of the collective (NCCL asks for up to three parts, each with one channel).
     pub n_bytes: u64,
-    /// The chunk size in bytes that NCCL's own rules came to, which is also the most that the host passes on.
+    /// The chunk size in bytes that NCCL's own rules came to, which is also the most that the host passes on, unless the
+    /// manifest's `limits.max_chunk_size` is more.
     pub nccl_chunk_size: u64,
     /// Decision: the chunk size in bytes; comes in as the decision so far. The host rounds it down to a multiple of `grain`, and
-    /// puts it between `grain` and `nccl_chunk_size`. Read-write.
+    /// puts it between `grain` and that most. Read-write.
     pub chunk_size: u64,
     /// Bytes of the protocol's grain: 16 (LL), 1920 (LL128), 512 (Simple).
     pub grain: u32,

@@ -177,7 +177,7 @@ static __always_inline int rf_available(const struct CollContext *ctx, __u32 alg
 struct ChunkContext {
 	const volatile __u64 comm_id;
 	const volatile __u64 n_bytes;
-	/* What NCCL's own rules came to, which is the most that is passed on. */
+	/* What NCCL's own rules came to, the most that is passed on unless limits.max_chunk_size is more. */
 	const volatile __u64 nccl_chunk_size;
 	/* The decision, in bytes. */
 	volatile __u64 chunk_size;

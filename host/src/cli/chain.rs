@@ -3,7 +3,7 @@
 use super::table::Table;
 use super::{Exit, Out};
 use crate::config::{ScopeName, Source};
-use crate::ffi::chain_tuner;
+use crate::ffi::{chain_tuner, net, profiler};
 use crate::hooks::Hook;
 use crate::policy_set::{Policy, PolicySet};
 use anyhow::Context;
@@ -85,8 +85,8 @@ fn chains(set: &PolicySet) -> Vec<(&'static str, Vec<(usize, &Policy)>)> {
 fn downstream(hook: &str) -> Option<String> {
     let variable = match hook {
         "tuner" => chain_tuner::CHAIN_VAR,
-        "profiler" => "RINGFENCE_CHAIN_PROFILER",
-        "net" => "RINGFENCE_CHAIN_NET",
+        "profiler" => profiler::CHAIN_VAR,
+        "net" => net::CHAIN_NET_VAR,
         _ => return None,
     };
     let value = std::env::var_os(variable).filter(|v| !v.is_empty())?;
