@@ -493,17 +493,26 @@ mod tests {
         }
     }
 
+    /// Tells a thread to stop, also when the test fails: the scope would wait for it for ever.
+    struct Stops<'a>(&'a std::sync::atomic::AtomicBool);
+    impl Drop for Stops<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// A thread keeps using old handles while another takes places: no new operation ever sees the old one's kernels.
     #[test]
     fn stale_threads_leave_no_trace() {
         let ops = Ops::new(2);
         let stop = std::sync::atomic::AtomicBool::new(false);
-        let latest = AtomicU64::new(0);
+        // Of each place: the two count apart as soon as one is passed over, and what is old in one may be of today in the other.
+        let latest = [AtomicU64::new(0), AtomicU64::new(0)];
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let generation = latest.load(Ordering::Relaxed);
-                    for op in 0..2 {
+                    for (op, latest) in latest.iter().enumerate() {
+                        let generation = latest.load(Ordering::Relaxed);
                         for old in [generation.wrapping_sub(1), generation.wrapping_sub(2)] {
                             ops.kernel_start(op, old, 9, 1, || 1);
                             ops.kernel_stop(op, old, 9, || 1);
@@ -511,10 +520,11 @@ mod tests {
                     }
                 }
             });
+            let _stops = Stops(&stop);
             for _ in 0..50_000 {
                 let Some(taken) = ops.take(&facts(2), 5) else { continue };
-                latest.store(taken.generation, Ordering::Relaxed);
                 let (op, generation) = (taken.op, taken.generation);
+                latest[op].store(generation, Ordering::Relaxed);
                 ops.kernel_start(op, generation, 0, 50, || 7);
                 ops.kernel_timer(op, generation, 60);
                 ops.kernel_stop(op, generation, 0, || 8);
@@ -524,7 +534,6 @@ mod tests {
                 };
                 assert_eq!((span.gpu, span.ended), ((50, 70), 2));
             }
-            stop.store(true, Ordering::Relaxed);
         });
     }
 }
