@@ -216,6 +216,14 @@ static int wait_for(void *request, int *sizes)
 	return done ? 0 : -1;
 }
 
+/* As NCCL does with each receive that it has found done, once the GPU has read the data. */
+static int consume(int k, int n, void *request)
+{
+	if (version < 7 || !table[CONSUMED])
+		return 0;
+	return ((consumed_t)table[CONSUMED])(pairs[k].recv, n, request);
+}
+
 static int one(int k, unsigned char *from, unsigned char *to, size_t bytes, int i, void *ms, void *mr)
 {
 	void *sr = NULL, *rr = NULL, *data = to;
@@ -238,6 +246,8 @@ static int one(int k, unsigned char *from, unsigned char *to, size_t bytes, int 
 	}
 	if (!sdone || !rdone)
 		return -1;
+	if ((rc = consume(k, 1, rr)))
+		return rc;
 	return sizes[0] != (int)bytes || memcmp(from, to, bytes) != 0 ? -2 : 0;
 }
 
@@ -288,7 +298,7 @@ static void cmd_burst(int k, size_t bytes, int n)
 			if ((rc = do_test(sr[sdone], &done, NULL)))
 				done = 0;
 		for (int done = 1, size = 0; !rc && done && rdone < posted; rdone += done)
-			if ((rc = do_test(rr[rdone], &done, &size)))
+			if ((rc = do_test(rr[rdone], &done, &size)) || (done && (rc = consume(k, 1, rr[rdone]))))
 				done = 0;
 	}
 	printf("burst %d sent=%d received=%d peak=%d %s\n", rc, sdone, rdone, peak, memcmp(from, to, bytes * n) ? "DIFFERENT" : "same");
@@ -322,6 +332,8 @@ static void cmd_group(int k, int n)
 	}
 	if (!rc)
 		rc = wait_for(request, got);
+	if (!rc)
+		rc = consume(k, n, request);
 	for (int i = 0; i < n; i++)
 		bad += got[i] != 10 + i || memcmp(from[i], to[i], 10 + i) != 0;
 	printf("group %d bad=%d\n", rc, bad);

@@ -14,4 +14,4 @@ pub(crate) use conn::{CONNS, Conn};
 pub(crate) use requests::Request;
 pub(crate) use scope::{SCOPES, Scope};
 pub(crate) use table::{Found, address, pointer};
-pub(crate) use watch::{Call, asked, began, established, finished, request, told};
+pub(crate) use watch::{Call, asked, began, consumed, established, finished, request, told};

@@ -29,6 +29,8 @@ pub(crate) struct Call {
     pub(crate) count: u32,
     /// What the plugin below returned.
     pub(crate) result: u32,
+    /// NCCL is going to call `irecvConsumed` with the request.
+    pub(crate) consumed: bool,
 }
 
 impl Call {
@@ -104,7 +106,7 @@ pub(crate) fn began(key: u64, conn: &Conn, call: &Call, raw: *mut c_void) -> Opt
 fn note(key: u64, conn: &Conn, call: &Call, raw: *mut c_void, started: u64) -> Option<*mut c_void> {
     let Call { size, tag, count, op, .. } = *call;
     let index = Table::<Conn>::index(key);
-    let noted = conn.requests.begin(index, &Request { raw, started, size, tag, count, op })?;
+    let noted = conn.requests.begin(index, &Request { raw, started, size, tag, count, op }, call.consumed)?;
     Some(pointer(noted.key()))
 }
 
@@ -124,6 +126,12 @@ pub(crate) fn request(held: *mut c_void) -> Result<Option<Done>, ()> {
     noted.map(|request| Some(Done { key, request })).ok_or(())
 }
 
+/// What the plugin below calls a receive of NCCL's that was consumed; the error if it is none that is still owed.
+pub(crate) fn consumed(held: *mut c_void) -> Result<*mut c_void, ()> {
+    let Some(key) = RequestKey::parse(address(held)) else { return Ok(held) };
+    CONNS.at(key.conn).and_then(|conn| conn.requests.consume(key)).ok_or(())
+}
+
 /// After the plugin below said that a request is done (`result` 0; `size` is what it says it transferred), or failed.
 pub(crate) fn finished(done: &Done, result: u32, size: u64) {
     let Some(conn) = CONNS.at(done.key.conn) else { return };
@@ -135,7 +143,8 @@ pub(crate) fn finished(done: &Done, result: u32, size: u64) {
         return;
     }
     let Request { started, tag, count, .. } = done.request;
-    let call = Call { op: net_op::TEST_DONE, conn: conn.number(), dev: conn.dev(), size, tag, count, result };
+    let (op, conn_number, dev) = (net_op::TEST_DONE, conn.number(), conn.dev());
+    let call = Call { op, conn: conn_number, dev, size, tag, count, result, consumed: false };
     let mut context = call.context();
     context.latency_ns = context.time_ns.saturating_sub(started);
     context.in_flight = conn.requests.in_flight();

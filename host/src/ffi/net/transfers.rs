@@ -131,7 +131,11 @@ unsafe fn irecv<const N: usize>(
         && !conn.is_quiet()
     {
         // SAFETY: as above.
-        unsafe { follow(comm, conn, Call { result: unsigned(rc), ..receives(n, sizes, tags) }, request) };
+        let call = unsafe { receives(n, sizes, tags) };
+        // Version 6 has no `irecvConsumed`.
+        let (result, consumed) = (unsigned(rc), N >= 7 && down.has_consumed());
+        // SAFETY: as above.
+        unsafe { follow(comm, conn, Call { result, consumed, ..call }, request) };
     }
     rc
 }
@@ -202,9 +206,9 @@ pub(super) unsafe extern "C" fn iflush<const N: usize>(
 
 pub(super) unsafe extern "C" fn irecv_consumed<const N: usize>(comm: Ptr, n: c_int, held: Ptr) -> NcclResult {
     let Some(f) = down::<N>().and_then(|down| down.irecv_consumed) else { return INTERNAL_ERROR };
-    let (Some((inner, _)), Ok(followed)) = (resolve(comm), net::request(held)) else { return INTERNAL_ERROR };
+    let (Some((inner, _)), Ok(raw)) = (resolve(comm), net::consumed(held)) else { return INTERNAL_ERROR };
     // SAFETY: see the head of `front`.
-    unsafe { f(inner, n, followed.map_or(held, |f| f.request.raw)) }
+    unsafe { f(inner, n, raw) }
 }
 
 pub(super) unsafe extern "C" fn test<const N: usize>(
