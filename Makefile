@@ -8,13 +8,16 @@ OUT     := $(CURDIR)/target/policies
 SO      := target/release/libnccl_ringfence.so
 CLI     := target/release/ringfence
 
-.PHONY: help build deps release policies demo demo-loop test lint test-doc bench install soak soak-profiler clean
+NCCL_VERSIONS := 2.27.7 2.28.9 2.29.7 2.30.7 2.32.3
+
+.PHONY: help build deps release policies demo demo-loop test test-nccl nccl-table lint test-doc bench install soak soak-profiler clean
 
 help:
 	@echo "make build     the plugin, the CLI, the conformance binary and every policy's object"
 	@echo "make demo      a workload of collectives through the real .so, with a reload in mid-run"
 	@echo "make demo-loop the closed loop: channels step down under contention, and back"
 	@echo "make test      formatting, lints, documentation tests and all tests"
+	@echo "make test-nccl real NCCL releases call the plugin, without a GPU: VERSIONS=\"$(NCCL_VERSIONS)\""
 	@echo "make bench     CPU time of a decision against a native plugin and rbpf, in one run"
 	@echo "make soak      10^8 events through the profiler; ten million generated programs against the verifier"
 	@echo "make install   into PREFIX (now $(PREFIX))"
@@ -49,10 +52,17 @@ test-doc:
 test: build lint test-doc
 	@scripts/test.sh $(CURDIR)/$(SO) $(OUT)
 
+# Wheels are downloaded into a cache (scripts/nccl-wheels.sh); BLESS=1 records what the versions do.
+test-nccl: build
+	@scripts/test-nccl.sh $(CURDIR)/$(SO) $(OUT) $(or $(VERSIONS),$(NCCL_VERSIONS))
+
+nccl-table:
+	$(CARGO) run --quiet --locked -p ringfence-nccl -- report
+
 bench: build
 	$(CARGO) bench --locked -p ringfence-benches
 
-soak: soak-profiler
+soak: soak-profiler test-nccl
 	$(CARGO) build --release --locked -p ringfence-soak
 	target/release/ringfence-soak $(or $(SOAK_PROGRAMS),10000000) $(or $(SOAK_SEED),1)
 	RINGFENCE_DOMAIN_STEP=$(or $(SOAK_STEP),1) $(CARGO) test --release --locked -p ringfence-translator --lib --features asm,interp domain::

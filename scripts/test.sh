@@ -9,6 +9,13 @@ if [ -z "${RINGFENCE_CONFORMANCE_DIR:-}" ] && [ -f ../shared/data/bpf_conformanc
     RINGFENCE_CONFORMANCE_DIR=$(cd ../shared/data && pwd)
     export RINGFENCE_CONFORMANCE_DIR
 fi
+# Real NCCL releases, without a GPU: one here, three in CI, none with NCCL_WHEELS=0; `make test-nccl` takes all.
+if [ "${NCCL_WHEELS:-1}" != 0 ]; then
+    if [ "${CI:-}" = true ]; then versions="2.28.9 2.30.7 2.32.3"; else versions=2.30.7; fi
+    # shellcheck disable=SC2086 # a list
+    RINGFENCE_NCCL_LIBS=$("$(dirname "$0")"/nccl-wheels.sh $versions)
+    export RINGFENCE_NCCL_LIBS
+fi
 cargo=${CARGO:-cargo}
 # The index of hash maps under loom, in a workspace of its own.
 "$cargo" test --locked --quiet --manifest-path tests/loom/Cargo.toml --target-dir target/loom

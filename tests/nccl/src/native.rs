@@ -1,0 +1,88 @@
+//! [`shared_library`] and [`policy`]: what tests build from C, once for each run's directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The top of the repository.
+#[must_use]
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
+
+/// Builds a shared library from one C file of `tests/` into `dir`, with further options of the compiler.
+///
+/// # Errors
+/// There is no C compiler, or the source does not build.
+pub fn shared_library(source: &str, dir: &Path, options: &[&str]) -> Result<PathBuf> {
+    let source = repository().join("tests").join(source);
+    let name = source.file_stem().context("a C file has a name")?.to_string_lossy().into_owned();
+    build(&dir.join(format!("{name}.so")), |out| {
+        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args([
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fvisibility=hidden",
+            "-shared",
+            "-fPIC",
+            "-pthread",
+        ]);
+        cc.args(options).arg("-o").arg(out).arg(&source);
+        cc
+    })
+}
+
+/// Builds the fake GPU. Its soname is NVML's, so that NCCL's dlopen of NVML finds it.
+///
+/// # Errors
+/// As for [`shared_library`].
+pub fn fakegpu(dir: &Path) -> Result<PathBuf> {
+    shared_library("fakegpu/fakegpu.c", dir, &["-Wl,-soname,libnvidia-ml.so.1"])
+}
+
+/// Builds a policy of `tests/nccl/policies` for eBPF into `dir`, as `policies/Makefile` builds the others. `defines` are `NAME=value`.
+///
+/// # Errors
+/// There is no clang with the BPF back end, or the source does not build.
+pub fn policy(name: &str, dir: &Path, defines: &[&str]) -> Result<PathBuf> {
+    let top = repository();
+    let source = top.join("tests/nccl/policies").join(format!("{name}.bpf.c"));
+    let clang = bpf_clang()?;
+    build(&dir.join(format!("{name}.bpf.o")), |out| {
+        let mut cc = Command::new(clang);
+        cc.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-c", "-I"]);
+        cc.arg(top.join("policies/include")).args(defines.iter().map(|define| format!("-D{define}")));
+        cc.arg("-o").arg(out).arg(&source);
+        cc
+    })
+}
+
+fn bpf_clang() -> Result<String> {
+    let named = std::env::var("CLANG").ok();
+    let versions = ["19", "22", "21", "20", "18", "17", "16", "15", "14"].map(|v| format!("clang-{v}"));
+    let candidates = named.into_iter().chain(versions).chain(["clang".to_owned()]);
+    let works = |clang: &String| {
+        let output = Command::new(clang).arg("--print-targets").output();
+        output.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("bpfel"))
+    };
+    candidates.into_iter().find(works).context("no clang with the BPF back end: scripts/deps.sh installs it")
+}
+
+/// Builds under another name and renames, so that nobody opens half a file.
+fn build(out: &Path, command: impl FnOnce(&Path) -> Command) -> Result<PathBuf> {
+    let part = out.with_extension(format!("part{}", std::process::id()));
+    let mut command = command(&part);
+    let Output { status, stderr, .. } =
+        command.output().with_context(|| format!("{}", command.get_program().display()))?;
+    let stderr = String::from_utf8_lossy(&stderr);
+    ensure!(status.success(), "{}\n{stderr}", out.display());
+    if let Err(error) = fs::rename(&part, out) {
+        bail!("{}: {error}", out.display());
+    }
+    Ok(out.to_owned())
+}

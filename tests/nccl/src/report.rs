@@ -1,0 +1,88 @@
+//! [`table`]: `docs/nccl-behaviour.md`, the record as people read it.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use crate::native::repository;
+use crate::record::{Facts, Record};
+use crate::scenario::Scenario;
+use crate::versions::Version;
+
+/// Where the table is committed.
+#[must_use]
+pub fn path() -> PathBuf {
+    repository().join("docs/nccl-behaviour.md")
+}
+
+const HEAD: &str = "\
+<!-- Made by `make nccl-table` from tests/nccl/behaviour.toml, which the scenarios of tests/nccl found. Do not edit. -->
+# What NCCL does, by version
+
+Stock releases of NCCL (the wheels `nvidia-nccl-cu13`), run without a GPU ([tests/fakegpu](../tests/fakegpu/README.md)) and with our plugin.
+Each scenario is a trial of `make test-nccl`, which fails when an NCCL does something else than is written here.
+";
+
+/// The whole document.
+#[must_use]
+pub fn table(record: &Record, scenarios: &[Scenario]) -> String {
+    let mut versions: Vec<Version> = record.0.keys().filter_map(|version| version.parse().ok()).collect();
+    versions.sort_unstable();
+    let mut text = HEAD.to_owned();
+    for scenario in scenarios {
+        let facts: Vec<(Version, &Facts)> = versions
+            .iter()
+            .filter_map(|version| Some((*version, record.0.get(&version.to_string())?.get(scenario.name)?)))
+            .filter(|(_, facts)| !facts.is_empty())
+            .collect();
+        if !facts.is_empty() {
+            let _ = write!(text, "\n## {}\n{}\n\n{}", scenario.name, scenario.about, rows(&facts));
+        }
+    }
+    text
+}
+
+/// A row for each fact, a column for each version.
+fn rows(facts: &[(Version, &Facts)]) -> String {
+    let mut keys: Vec<&String> = facts.iter().flat_map(|(_, facts)| facts.keys()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let versions: Vec<String> = facts.iter().map(|(version, _)| version.to_string()).collect();
+    let mut text = format!("| | {} |\n|---|{}\n", versions.join(" | "), "---|".repeat(versions.len()));
+    for key in keys {
+        let cells: Vec<String> = facts
+            .iter()
+            .map(|(_, facts)| facts.get(key).map_or("-".to_owned(), |value| cell(value)))
+            .collect();
+        let _ = writeln!(text, "| {} | {} |", cell(key), cells.join(" | "));
+    }
+    text
+}
+
+/// Text that does not end a table's cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenarios;
+
+    #[test]
+    fn the_committed_table_is_that_of_the_committed_record() {
+        let record = Record::read(&crate::record::path()).unwrap();
+        let committed = std::fs::read_to_string(path()).unwrap();
+        assert_eq!(table(&record, &scenarios::all()), committed, "`make nccl-table` makes it anew");
+    }
+
+    #[test]
+    fn the_record_knows_no_scenario_that_is_gone() {
+        let record = Record::read(&crate::record::path()).unwrap();
+        let known: Vec<_> = scenarios::all().iter().map(|scenario| scenario.name).collect();
+        for (version, of) in &record.0 {
+            for name in of.keys() {
+                assert!(known.contains(&name.as_str()), "{version} {name}");
+            }
+        }
+    }
+}

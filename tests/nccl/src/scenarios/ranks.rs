@@ -1,0 +1,189 @@
+//! How ranks are spread over processes and nodes.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::job::{Job, Run};
+use crate::scenario::{Findings, Lab, Scenario};
+use crate::script::{Collective, Config, Func, Step};
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "ranks::one_process",
+        about: "Two ranks in one process (ncclCommInitAll): each takes the tuner and its decision.",
+        run: one_process,
+    },
+    Scenario {
+        name: "ranks::a_process_each",
+        about: "Four ranks in four processes of one node.",
+        run: a_process_each,
+    },
+    Scenario {
+        name: "ranks::nodes",
+        about: "Four ranks on two nodes (NCCL_HOSTID), planned by ncclGroupSimulateEnd and then launched.",
+        run: nodes,
+    },
+    Scenario {
+        name: "ranks::eight_with_nvlink",
+        about: "Eight ranks in one process on a machine with NVLink switches (NCCL_TOPO_FILE).",
+        run: eight_with_nvlink,
+    },
+];
+
+fn one_process(lab: &Lab) -> Result<Findings> {
+    let steps = vec![
+        Step::Version,
+        Step::InitAll { set: "world".into(), ranks: 2 },
+        Step::Query { set: "world".into() },
+        Step::Collective(Collective::new("world", Func::AllReduce, 1 << 20)),
+        Step::Finalize { set: "world".into() },
+        Step::Destroy { set: "world".into() },
+    ];
+    let run = Job::new(lab, "job")?.policy(&lab.policy("ring_simple_all")).run_one(steps)?;
+    run.expect_clean()?;
+    let version = run.first("version")?.values["version"];
+    ensure!(version == f64::from(lab.version.code()), "it says that it is {version}");
+    expect_tuner(&run, 2, "2 ranks")?;
+    expect_route(&run, "RING/SIMPLE")?;
+    let query = &run.first("query")?.values;
+    for (name, value) in [("members", 2.0), ("count0", 2.0), ("rank1", 1.0), ("device1", 1.0)] {
+        ensure!(query.get(name) == Some(&value), "{name}: {query:?}");
+    }
+    let mut findings = Findings::new();
+    findings.note("channels", coll_channels(&run)?);
+    findings.note("tuner calls of one AllReduce, both ranks", calls(&run)?);
+    Ok(findings)
+}
+
+fn a_process_each(lab: &Lab) -> Result<Findings> {
+    const RANKS: u32 = 4;
+    let mut job = Job::new(lab, "job")?.policy(&lab.policy("ring_simple_all"));
+    let id = job.file("id");
+    for rank in 0..RANKS {
+        job = job.process(vec![
+            init_rank(RANKS, rank, &id),
+            Step::Query { set: "world".into() },
+            Step::Collective(Collective::new("world", Func::AllReduce, 1 << 20)),
+            Step::Finalize { set: "world".into() },
+            Step::Destroy { set: "world".into() },
+        ]);
+    }
+    let runs = job.run()?;
+    for (rank, run) in runs.iter().enumerate() {
+        run.expect_clean()?;
+        expect_tuner(run, 1, "4 ranks")?;
+        let query = &run.first("query")?.values;
+        ensure!(query["rank0"] == rank as f64 && query["count0"] == 4.0, "{query:?}");
+    }
+    expect_route(&runs[0], "RING/SIMPLE")?;
+    let mut findings = Findings::new();
+    findings.note("channels", coll_channels(&runs[0])?);
+    findings.note("transport between the processes", transports(&runs[0]).join(", "));
+    findings.note("tuner calls of one AllReduce, a rank", calls(&runs[0])?);
+    Ok(findings)
+}
+
+/// Two ranks a node. A launch over the network never completes without a kernel, so the communicators are aborted.
+fn nodes(lab: &Lab) -> Result<Findings> {
+    const RANKS: u32 = 4;
+    let mut job = Job::new(lab, "job")?
+        .policy(&lab.policy("ring_simple_all"))
+        .env("NCCL_DEBUG_SUBSYS", "INIT,ENV,TUNING,COLL,NET");
+    let id = job.file("id");
+    for rank in 0..RANKS {
+        let reduce = Collective::new("world", Func::AllReduce, 1 << 20);
+        let steps = vec![
+            init_rank(RANKS, rank, &id),
+            Step::Simulate { body: vec![reduce.clone()] },
+            Step::Collective(reduce),
+            Step::Abort { set: "world".into() },
+        ];
+        job = job.process_with(steps, [("NCCL_HOSTID", if rank < 2 { "node0" } else { "node1" })]);
+    }
+    let runs = job.run()?;
+    for run in &runs {
+        run.expect_clean()?;
+        expect_tuner(run, 1, "4 ranks")?;
+        ensure!(run.log.containing("nNodes 2").next().is_some(), "NCCL should see two nodes\n{run}");
+        let estimate = run.first("simulate")?.values["estimate_us"];
+        ensure!(estimate >= 0.0, "an estimate of {estimate} us");
+    }
+    expect_route(&runs[0], "RING/SIMPLE")?;
+    let mut findings = Findings::new();
+    findings.note("channels", coll_channels(&runs[0])?);
+    findings.note("transport between ranks 0 and 1", transports(&runs[0]).join(", "));
+    findings.note("tuner calls of a plan and a launch, a rank", calls(&runs[0])?);
+    findings.note("plans in NCCL's log of a plan and a launch", runs[0].log.planned().len());
+    Ok(findings)
+}
+
+fn eight_with_nvlink(lab: &Lab) -> Result<Findings> {
+    let steps = vec![
+        Step::InitAll { set: "world".into(), ranks: 8 },
+        Step::Collective(Collective::new("world", Func::AllReduce, 1 << 20)),
+        Step::Finalize { set: "world".into() },
+        Step::Destroy { set: "world".into() },
+    ];
+    let run =
+        Job::new(lab, "job")?.topology("nvlink8").policy(&lab.policy("ring_simple_all")).run_one(steps)?;
+    run.expect_clean()?;
+    expect_tuner(&run, 8, "8 ranks")?;
+    expect_route(&run, "RING/SIMPLE")?;
+    let mut findings = Findings::new();
+    findings.note("channels", coll_channels(&run)?);
+    findings.note("channels of a 4 MiB AllReduce", run.log.planned()[0].channels);
+    findings.note("tuner calls of one AllReduce, all ranks", calls(&run)?);
+    Ok(findings)
+}
+
+fn init_rank(ranks: u32, rank: u32, id: &std::path::Path) -> Step {
+    let config = Config::default();
+    Step::InitRank { set: "world".into(), ranks, local: vec![rank], id_file: Some(id.to_owned()), config }
+}
+
+/// So many communicators took our tuner, and each says so in one line with `part`.
+pub(super) fn expect_tuner(run: &Run, communicators: usize, part: &str) -> Result<()> {
+    let lines = run.log.init_lines("tuner");
+    ensure!(
+        lines.len() == communicators,
+        "{} INIT lines for {communicators} communicators\n{run}",
+        lines.len()
+    );
+    ensure!(lines.iter().all(|line| line.contains(part)), "{part}: {lines:?}");
+    Ok(())
+}
+
+/// Something was planned, and all of it by this algorithm and protocol. NCCL's log has the plans of rank 0 only.
+pub(super) fn expect_route(run: &Run, route: &str) -> Result<()> {
+    let planned = run.log.planned();
+    ensure!(!planned.is_empty(), "NCCL's log tells of no plan\n{run}");
+    ensure!(planned.iter().all(|plan| plan.route() == route), "{route} was decided, and {planned:?}");
+    Ok(())
+}
+
+/// Channels of the communicators, which all must have the same number.
+pub(super) fn coll_channels(run: &Run) -> Result<u32> {
+    let channels = run.log.coll_channels();
+    let first = *channels.first().with_context(|| format!("NCCL printed no number of channels\n{run}"))?;
+    ensure!(channels.iter().all(|count| *count == first), "{channels:?}");
+    Ok(first)
+}
+
+/// Calls of policies on the tuner's hook, by our own counters.
+pub(super) fn calls(run: &Run) -> Result<f64> {
+    run.metric("ringfence_policy_calls_total", "hook=\"tuner\"")
+}
+
+/// The transports of this process's connections, by name, each once.
+fn transports(run: &Run) -> Vec<String> {
+    let mut names: Vec<String> = run
+        .log
+        .containing(" via ")
+        .filter(|text| text.starts_with("Channel "))
+        .filter_map(|text| {
+            Some(text.rsplit_once(" via ")?.1.split(['/', ' ']).take(2).collect::<Vec<_>>().join("/"))
+        })
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
