@@ -630,6 +630,15 @@ static int driver_launch(void *function, unsigned grid_x, unsigned grid_y, unsig
     return run_kernel(extra);
 }
 
+
+// cuMemGetAllocationGranularity: the unit of virtual memory. There is none here (attribute 102), but NCCL 2.30 asks for it before the
+// first AllGather without a look whether the function is there.
+static int driver_granularity(size_t *out, const void *properties, int option) {
+    (void)properties, (void)option;
+    *out = 2 << 20;
+    return SUCCESS;
+}
+
 struct entry {
     const char *name;
     void *function;
@@ -646,6 +655,7 @@ static const struct entry driver[] = {
     ENTRY("cuCtxSetCurrent", succeed),
     ENTRY("cuCtxGetDevice", get_device),
     ENTRY("cuMemGetAddressRange", driver_address_range),
+    ENTRY("cuMemGetAllocationGranularity", driver_granularity),
     ENTRY("cuLaunchKernel", driver_launch),
     ENTRY("cuLaunchKernelEx", driver_launch_ex),
 };

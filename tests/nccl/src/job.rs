@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::log::NcclLog;
 use crate::native;
@@ -119,26 +119,20 @@ impl Run {
         found.with_context(|| format!("the worker came to no {step}\n{self}"))
     }
 
-    /// The metrics that our plugin wrote when the last communicator ended: series with labels, to value.
+    /// The sum of a metric's series whose labels contain `label`, from the file that our plugin writes when the first communicator begins
+    /// and when the last one ends.
     ///
     /// # Errors
-    /// There is no such file.
-    pub fn metrics(&self) -> Result<BTreeMap<String, f64>> {
+    /// There is no such file, or no such metric.
+    pub fn metric(&self, name: &str, label: &str) -> Result<f64> {
         let path = self.dir.join("metrics.prom");
         let text = fs::read_to_string(&path).with_context(|| format!("{}\n{self}", path.display()))?;
+        ensure!(text.contains(&format!("# TYPE {name} ")), "{}: there is no {name}", path.display());
         let series =
             text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
-        Ok(series.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
-    }
-
-    /// The sum of a metric's series whose labels contain `label`.
-    ///
-    /// # Errors
-    /// There are no metrics.
-    pub fn metric(&self, name: &str, label: &str) -> Result<f64> {
-        let metrics = self.metrics()?;
-        let wanted = |series: &str| series.split('{').next() == Some(name) && series.contains(label);
-        Ok(metrics.iter().filter(|(series, _)| wanted(series)).map(|(_, value)| value).sum())
+        let wanted =
+            series.filter(|(series, _)| series.split('{').next() == Some(name) && series.contains(label));
+        wanted.map(|(_, value)| value.parse::<f64>()).try_fold(0.0, |sum, value| Ok(sum + value?))
     }
 }
 

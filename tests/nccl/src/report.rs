@@ -41,26 +41,45 @@ pub fn table(record: &Record, scenarios: &[Scenario]) -> String {
     text
 }
 
-/// A row for each fact, a column for each version.
+/// First what all versions do, then, with a column for each, what differs.
 fn rows(facts: &[(Version, &Facts)]) -> String {
     let mut keys: Vec<&String> = facts.iter().flat_map(|(_, facts)| facts.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
+    let values = |key: &String| facts.iter().map(|(_, facts)| facts.get(key)).collect::<Vec<_>>();
+    let alike = |key: &&String| values(key).windows(2).all(|pair| pair[0] == pair[1]);
+    let (same, different): (Vec<&String>, Vec<_>) = keys.into_iter().partition(alike);
     let versions: Vec<String> = facts.iter().map(|(version, _)| version.to_string()).collect();
-    let mut text = format!("| | {} |\n|---|{}\n", versions.join(" | "), "---|".repeat(versions.len()));
-    for key in keys {
-        let cells: Vec<String> = facts
-            .iter()
-            .map(|(_, facts)| facts.get(key).map_or("-".to_owned(), |value| cell(value)))
-            .collect();
-        let _ = writeln!(text, "| {} | {} |", cell(key), cells.join(" | "));
+    let row = |key: &String, values: &[Option<&String>]| {
+        let cells: Vec<String> = values.iter().copied().map(cell).collect();
+        format!("| {} | {} |\n", cell(Some(key)), cells.join(" | "))
+    };
+    let mut text = String::new();
+    if !same.is_empty() {
+        text += &format!("| | {} |\n|---|---|\n", all_of(&versions));
+        text.extend(same.iter().map(|key| row(key, &values(key)[..1])));
+    }
+    if !same.is_empty() && !different.is_empty() {
+        text.push('\n');
+    }
+    if !different.is_empty() {
+        text += &format!("| | {} |\n|---|{}\n", versions.join(" | "), "---|".repeat(versions.len()));
+        text.extend(different.iter().map(|key| row(key, &values(key))));
     }
     text
 }
 
+fn all_of(versions: &[String]) -> String {
+    match versions {
+        [only] => only.clone(),
+        [first, .., last] => format!("{first} to {last}"),
+        [] => String::new(),
+    }
+}
+
 /// Text that does not end a table's cell.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace('\n', " ")
+fn cell(text: Option<&String>) -> String {
+    text.map_or("-", String::as_str).replace('|', "\\|").replace('\n', " ")
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! How ranks are spread over processes and nodes.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
+use super::common::{
+    WORLD, call, calls, coll_channels, expect_route, expect_tuner, finish, init_all, init_rank,
+};
 use crate::job::{Job, Run};
 use crate::scenario::{Findings, Lab, Scenario};
-use crate::script::{Collective, Config, Func, Step};
+use crate::script::{Collective, Func, Step};
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -30,13 +33,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 ];
 
 fn one_process(lab: &Lab) -> Result<Findings> {
+    let [finalize, destroy] = finish(WORLD);
     let steps = vec![
         Step::Version,
-        Step::InitAll { set: "world".into(), ranks: 2 },
-        Step::Query { set: "world".into() },
-        Step::Collective(Collective::new("world", Func::AllReduce, 1 << 20)),
-        Step::Finalize { set: "world".into() },
-        Step::Destroy { set: "world".into() },
+        init_all(2),
+        Step::Query { set: WORLD.into() },
+        call(Func::AllReduce, 1 << 20),
+        finalize,
+        destroy,
     ];
     let run = Job::new(lab, "job")?.policy(&lab.policy("ring_simple_all")).run_one(steps)?;
     run.expect_clean()?;
@@ -59,12 +63,13 @@ fn a_process_each(lab: &Lab) -> Result<Findings> {
     let mut job = Job::new(lab, "job")?.policy(&lab.policy("ring_simple_all"));
     let id = job.file("id");
     for rank in 0..RANKS {
+        let [finalize, destroy] = finish(WORLD);
         job = job.process(vec![
             init_rank(RANKS, rank, &id),
-            Step::Query { set: "world".into() },
-            Step::Collective(Collective::new("world", Func::AllReduce, 1 << 20)),
-            Step::Finalize { set: "world".into() },
-            Step::Destroy { set: "world".into() },
+            Step::Query { set: WORLD.into() },
+            call(Func::AllReduce, 1 << 20),
+            finalize,
+            destroy,
         ]);
     }
     let runs = job.run()?;
@@ -90,12 +95,12 @@ fn nodes(lab: &Lab) -> Result<Findings> {
         .env("NCCL_DEBUG_SUBSYS", "INIT,ENV,TUNING,COLL,NET");
     let id = job.file("id");
     for rank in 0..RANKS {
-        let reduce = Collective::new("world", Func::AllReduce, 1 << 20);
+        let reduce = Collective::new(WORLD, Func::AllReduce, 1 << 20);
         let steps = vec![
             init_rank(RANKS, rank, &id),
             Step::Simulate { body: vec![reduce.clone()] },
             Step::Collective(reduce),
-            Step::Abort { set: "world".into() },
+            Step::Abort { set: WORLD.into() },
         ];
         job = job.process_with(steps, [("NCCL_HOSTID", if rank < 2 { "node0" } else { "node1" })]);
     }
@@ -117,12 +122,8 @@ fn nodes(lab: &Lab) -> Result<Findings> {
 }
 
 fn eight_with_nvlink(lab: &Lab) -> Result<Findings> {
-    let steps = vec![
-        Step::InitAll { set: "world".into(), ranks: 8 },
-        Step::Collective(Collective::new("world", Func::AllReduce, 1 << 20)),
-        Step::Finalize { set: "world".into() },
-        Step::Destroy { set: "world".into() },
-    ];
+    let [finalize, destroy] = finish(WORLD);
+    let steps = vec![init_all(8), call(Func::AllReduce, 1 << 20), finalize, destroy];
     let run =
         Job::new(lab, "job")?.topology("nvlink8").policy(&lab.policy("ring_simple_all")).run_one(steps)?;
     run.expect_clean()?;
@@ -133,44 +134,6 @@ fn eight_with_nvlink(lab: &Lab) -> Result<Findings> {
     findings.note("channels of a 4 MiB AllReduce", run.log.planned()[0].channels);
     findings.note("tuner calls of one AllReduce, all ranks", calls(&run)?);
     Ok(findings)
-}
-
-fn init_rank(ranks: u32, rank: u32, id: &std::path::Path) -> Step {
-    let config = Config::default();
-    Step::InitRank { set: "world".into(), ranks, local: vec![rank], id_file: Some(id.to_owned()), config }
-}
-
-/// So many communicators took our tuner, and each says so in one line with `part`.
-pub(super) fn expect_tuner(run: &Run, communicators: usize, part: &str) -> Result<()> {
-    let lines = run.log.init_lines("tuner");
-    ensure!(
-        lines.len() == communicators,
-        "{} INIT lines for {communicators} communicators\n{run}",
-        lines.len()
-    );
-    ensure!(lines.iter().all(|line| line.contains(part)), "{part}: {lines:?}");
-    Ok(())
-}
-
-/// Something was planned, and all of it by this algorithm and protocol. NCCL's log has the plans of rank 0 only.
-pub(super) fn expect_route(run: &Run, route: &str) -> Result<()> {
-    let planned = run.log.planned();
-    ensure!(!planned.is_empty(), "NCCL's log tells of no plan\n{run}");
-    ensure!(planned.iter().all(|plan| plan.route() == route), "{route} was decided, and {planned:?}");
-    Ok(())
-}
-
-/// Channels of the communicators, which all must have the same number.
-pub(super) fn coll_channels(run: &Run) -> Result<u32> {
-    let channels = run.log.coll_channels();
-    let first = *channels.first().with_context(|| format!("NCCL printed no number of channels\n{run}"))?;
-    ensure!(channels.iter().all(|count| *count == first), "{channels:?}");
-    Ok(first)
-}
-
-/// Calls of policies on the tuner's hook, by our own counters.
-pub(super) fn calls(run: &Run) -> Result<f64> {
-    run.metric("ringfence_policy_calls_total", "hook=\"tuner\"")
 }
 
 /// The transports of this process's connections, by name, each once.
