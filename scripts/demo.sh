@@ -30,7 +30,19 @@ step "5. Eight ranks: all must decide alike, so the new policy comes with new co
 show replay --plugin "$so" --policy "$policies/size_aware.bpf.o" --trace tests/traces/demo.csv \
     --ranks 8 --comms 2 --threads 2 --calls 4000 --reload-at 2000 --with "$policies/nvlink_ring_mid.bpf.o"
 
-step "6. What NCCL would load here, and why not"
+# A real NCCL, if `make test-nccl` (or `make test`) has left one in the cache; nothing is downloaded for a demo.
+NCCL_VERSION=2.30.7
+RINGFENCE_NCCL_LIBS=$(scripts/nccl-wheels.sh --cached "$NCCL_VERSION")
+if [ -n "$RINGFENCE_NCCL_LIBS" ]; then
+    step "6. NCCL $NCCL_VERSION itself calls the plugin, on this machine without a GPU"
+    export RINGFENCE_NCCL_LIBS
+    RINGFENCE_SO=$so RINGFENCE_POLICIES=$policies RINGFENCE_BIN=$(dirname "$cli") \
+        "${CARGO:-cargo}" run --quiet --locked -p ringfence-nccl -- demo
+else
+    note "(With NCCL in the cache, which \`make test-nccl VERSIONS=$NCCL_VERSION\` downloads, the demo also shows NCCL itself call the plugin.)"
+fi
+
+step "7. What NCCL would load here, and why not"
 NCCL_TUNER_PLUGIN=$PWD/$so RINGFENCE_POLICY=$policies/size_aware.bpf.o "$cli" doctor --plugin "$so" --policy "$policies/size_aware.bpf.o" || true
 
 note "Done. Next: README.md (use it with NCCL), policies/README.md (write a policy), docs/cli.md (every command)."

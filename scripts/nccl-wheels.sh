@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# nccl-wheels.sh VERSION...: NCCL libraries from NVIDIA's wheels, in a cache; prints them as RINGFENCE_NCCL_LIBS expects.
+# nccl-wheels.sh [--cached] VERSION...: NCCL libraries from NVIDIA's wheels, in a cache; prints them as RINGFENCE_NCCL_LIBS expects.
+# With --cached nothing is downloaded: those that are there.
 #
 # Only libnccl.so.2 of a wheel is kept (the wheel has 200 to 320 MB). It must have the checksum that the wheel's own list gives it,
 # and, for a version of tests/nccl/wheels.sha256, the one that is committed there. Nothing of NVIDIA's is in this repository.
@@ -80,6 +81,11 @@ fetch() {
     mv "$temporary/libnccl.so.2" "$cache/$version/libnccl.so.2"
 }
 
+fetch=fetch
+if [ "${1:-}" = --cached ]; then
+    fetch=false
+    shift
+fi
 mkdir -p "$cache"
 found=()
 for version; do
@@ -91,7 +97,9 @@ for version; do
     # One download at a time, also among several runs; the second finds what the first left.
     exec 9>"$cache/.lock"
     flock 9
-    if [ -s "$library" ] || fetch "$version"; then found+=("$version=$library"); fi
+    # What a run that was killed left behind: nobody else is here now.
+    rm -rf "$cache"/.[0-9]*
+    if [ -s "$library" ] || "$fetch" "$version"; then found+=("$version=$library"); fi
     exec 9>&-
 done
 (IFS=:; echo "${found[*]:-}")

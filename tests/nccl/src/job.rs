@@ -20,8 +20,8 @@ use crate::native;
 use crate::scenario::Lab;
 use crate::script::{Report, Script, Step};
 
-/// How long a worker may take unless a scenario says otherwise. The longest takes a few seconds on two cores.
-const TIMEOUT: Duration = Duration::from_secs(45);
+/// How long a worker may take unless a scenario says otherwise. The longest takes a few seconds on two idle cores.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Processes to be started together.
 pub struct Job<'a> {
@@ -334,10 +334,26 @@ impl Running {
     /// # Errors
     /// It did not come before the job's time was over, or all workers ended.
     pub fn wait_for(&mut self, path: &Path) -> Result<()> {
-        while !path.exists() {
+        self.wait_until(&format!("a worker touched {}", path.display()), || path.exists())
+    }
+
+    /// Waits until the status file of a worker's process, which our plugin writes once a second, contains `part`.
+    ///
+    /// # Errors
+    /// It did not before the job's time was over, or all workers ended.
+    pub fn wait_for_status(&mut self, number: usize, part: &str) -> Result<()> {
+        let worker = self.workers.get(number).context("there is no such worker")?;
+        let file = worker.dir.join(format!("{}.status.json", worker.child.id()));
+        self.wait_until(&format!("{} tells of {part}", file.display()), || {
+            fs::read_to_string(&file).is_ok_and(|text| text.contains(part))
+        })
+    }
+
+    fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+        while !is_so() {
             let ended = self.workers.iter_mut().all(|worker| !matches!(worker.child.try_wait(), Ok(None)));
             if ended || Instant::now() > self.deadline {
-                bail!("no worker touched {}", path.display());
+                bail!("waited in vain until {what}");
             }
             std::thread::sleep(Duration::from_millis(2));
         }

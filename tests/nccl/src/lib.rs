@@ -8,6 +8,7 @@
 //! A scenario fails if our plugin or NCCL did not do what must be so. What is so *by version* goes into the findings, which are
 //! held against the committed [`record`]; [`report`] makes `docs/nccl-behaviour.md` of it.
 
+pub mod demo;
 pub mod job;
 pub mod log;
 pub mod native;

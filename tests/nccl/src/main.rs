@@ -2,10 +2,11 @@
 
 use std::fs;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use ringfence_nccl::record::Record;
-use ringfence_nccl::{record, report, scenarios, worker};
+use ringfence_nccl::versions::{LIBRARIES, libraries};
+use ringfence_nccl::{Lab, demo, native, record, report, scenarios, worker};
 
 /// Stock NCCL releases call our plugin on a machine without a GPU.
 #[derive(Parser)]
@@ -22,6 +23,16 @@ enum Command {
     Report,
     /// List the scenarios
     List,
+    /// Decisions by size and a reload, with the first NCCL of RINGFENCE_NCCL_LIBS
+    Demo,
+}
+
+fn show() -> Result<()> {
+    let value = std::env::var(LIBRARIES).unwrap_or_default();
+    let (version, library) =
+        libraries(&value)?.into_iter().next().with_context(|| format!("{LIBRARIES} is not set"))?;
+    let scratch = native::repository().join("target/nccl/scratch/demo");
+    demo::run(&Lab::new(version, library, std::env::current_exe()?, scratch)?)
 }
 
 fn main() -> Result<()> {
@@ -31,6 +42,7 @@ fn main() -> Result<()> {
             let record = Record::read(&record::path())?;
             Ok(fs::write(report::path(), report::table(&record, &scenarios::all()))?)
         }
+        Command::Demo => show(),
         Command::List => {
             for scenario in scenarios::all() {
                 println!("{}: {}", scenario.name, scenario.about);
