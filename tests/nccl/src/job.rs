@@ -229,6 +229,12 @@ impl<'a> Job<'a> {
         self
     }
 
+    /// How many processes there are so far; the next one has this number.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.processes.len()
+    }
+
     /// A file of this job, for [`Step::Touch`], [`Step::WaitFile`] and unique ids.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {

@@ -2,8 +2,8 @@
 //!
 //! The calls are safe to write because of three rules. A communicator ([`Comm`]) is a cell that lives as long as the process and holds
 //! null once it was destroyed, which NCCL answers with an error; so no handle dangles, and NCCL may write it after the call that
-//! began it (a group, a nonblocking communicator). Buffers are NCCL's own and never freed. Nothing here is used by two threads.
-//! What NCCL itself does wrong, on purpose in some scenarios, is why each worker is a process.
+//! began it (a group, a nonblocking communicator). A communicator cannot leave the thread that made it. Buffers are NCCL's own and never
+//! freed. What NCCL itself does wrong, on purpose in some scenarios, is why each worker is a process.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};

@@ -128,6 +128,11 @@ pub enum Step {
         /// At most so long.
         timeout_ms: u64,
     },
+    /// Several lists of steps, each in a thread of its own with communicators of its own. Only the first failure is reported.
+    Threads {
+        /// A list a thread.
+        bodies: Vec<Vec<Step>>,
+    },
     /// The body again and again, until something fails. Only failures and `usage` are reported of it, then the laps done.
     Repeat {
         /// How often.

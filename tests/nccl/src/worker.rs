@@ -38,8 +38,8 @@ impl Outcome {
 /// What a step that is not NCCL's reports if it failed.
 const FAILED: Code = Code(-1);
 
-struct Worker<W> {
-    nccl: Nccl,
+struct Worker<'a, W> {
+    nccl: &'a Nccl,
     sets: Sets,
     out: W,
 }
@@ -54,14 +54,14 @@ pub fn run() -> Result<()> {
     std::io::stdin().read_to_string(&mut text).context("standard input")?;
     let script: Script = serde_json::from_str(&text).context("the script on standard input")?;
     let nccl = Nccl::open(&script.library, &script.fakegpu)?;
-    let mut worker = Worker { nccl, sets: Sets::default(), out: std::io::stdout().lock() };
+    let mut worker = Worker { nccl: &nccl, sets: Sets::default(), out: std::io::stdout().lock() };
     for (at, step) in script.steps.iter().enumerate() {
         worker.step(&at.to_string(), step)?;
     }
     Ok(())
 }
 
-impl<W: Write> Worker<W> {
+impl<W: Write> Worker<'_, W> {
     fn step(&mut self, at: &str, step: &Step) -> Result<()> {
         if let Step::Repeat { times, body } = step {
             return self.repeat(at, *times, body);
@@ -138,6 +138,7 @@ impl<W: Write> Worker<W> {
             Step::WaitFile { path, timeout_ms } => {
                 wait_for(path, Duration::from_millis(*timeout_ms)).map_or(FAILED, |()| Code::SUCCESS).into()
             }
+            Step::Threads { bodies } => in_threads(nccl, bodies).into(),
             // A repetition inside another runs silently: only its last result counts.
             Step::Repeat { times, body } => self.silently(*times, body),
         }
@@ -152,6 +153,20 @@ impl<W: Write> Worker<W> {
         }
         Code::SUCCESS.into()
     }
+}
+
+/// Each body in a thread of its own; the first failure in the order of the bodies.
+fn in_threads(nccl: &Nccl, bodies: &[Vec<Step>]) -> Code {
+    std::thread::scope(|scope| {
+        let work = |body: &[Step]| {
+            Worker { nccl, sets: Sets::default(), out: std::io::sink() }.silently(1, body).code
+        };
+        let threads: Vec<_> = bodies.iter().map(|body| scope.spawn(move || work(body).0)).collect();
+        threads.into_iter().fold(Code::SUCCESS, |code, thread| {
+            let this = thread.join().map_or(FAILED, Code);
+            code.and(|| this)
+        })
+    })
 }
 
 /// The step's name in the script.

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 
-use super::common::{WORLD, call, expect_no_fault, expect_tuner, finish, init_all};
-use super::witness::{ask, describe};
+use super::common::{WORLD, call, expect_no_fault, expect_tuner, finish, init_all, init_rank};
+use super::witness::{Question, ask, describe};
 use crate::job::Job;
 use crate::scenario::{Findings, Lab, Scenario};
 use crate::script::{Collective, DataType, Func, Step};
@@ -18,6 +18,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "collectives::sizes",
         about: "AllReduce from one byte to 16 GiB, other data types, and counts of zero: the bytes that the tuner is told.",
         run: sizes,
+    },
+    Scenario {
+        name: "collectives::offered",
+        about: "The algorithms and protocols that NCCL offers the tuner for each collective, by machine.",
+        run: offered,
     },
     Scenario {
         name: "collectives::decisions_by_size",
@@ -97,14 +102,56 @@ fn sizes(lab: &Lab) -> Result<Findings> {
     let mut findings = Findings::new();
     findings.note("tuner calls of an AllReduce, both ranks", questions[0].calls);
     findings.note("tuner calls of an AllReduce of nothing", 0);
-    let fp8 = questions.iter().find(|q| q.bytes == 1000).map(|q| offered(q.offered));
-    findings.note("offered for AllReduce of fp8", fp8.unwrap_or_default());
-    findings.note("offered for AllReduce of a byte", offered(questions[0].offered));
     Ok(findings)
 }
 
+/// What a tuner is asked about.
+const TUNED: [Func; 5] =
+    [Func::Broadcast, Func::Reduce, Func::AllGather, Func::ReduceScatter, Func::AllReduce];
+
+/// Planned only: no launch is needed to be asked.
+fn offered(lab: &Lab) -> Result<Findings> {
+    let mut findings = Findings::new();
+    for (machine, topology, ranks) in [("2 ranks on PCI", "pci8", 2), ("4 ranks on NVLink", "nvlink8", 4)] {
+        let job = Job::new(lab, topology)?.topology(topology);
+        note_offers(&mut findings, machine, &offers(lab, job, vec![init_all(ranks)])?);
+    }
+    let mut job = Job::new(lab, "nodes")?;
+    let id = job.file("id");
+    for rank in 1..RANKS {
+        let mut steps = vec![init_rank(RANKS, rank, &id)];
+        steps.extend(plan_each());
+        steps.push(Step::Destroy { set: WORLD.into() });
+        job = job.process_with(steps, [("NCCL_HOSTID", format!("node{rank}").as_str())]);
+    }
+    let job = job.env("NCCL_HOSTID", "node0");
+    let questions = offers(lab, job, vec![init_rank(RANKS, 0, &id)])?;
+    ensure!(questions.iter().all(|q| q.nodes == RANKS), "a rank a node: {questions:?}");
+    note_offers(&mut findings, "4 nodes with a rank each", &questions);
+    Ok(findings)
+}
+
+fn plan_each() -> impl Iterator<Item = Step> {
+    TUNED.into_iter().map(|func| Step::Simulate { body: vec![Collective::new(WORLD, func, 1 << 20)] })
+}
+
+fn offers(lab: &Lab, job: Job<'_>, mut before: Vec<Step>) -> Result<Vec<Question>> {
+    before.extend(plan_each());
+    let (run, questions) = ask(lab, job, before, vec![Step::Destroy { set: WORLD.into() }])?;
+    run.expect_clean()?;
+    expect_no_fault(&run)?;
+    ensure!(questions.len() == TUNED.len(), "one question a collective: {questions:?}");
+    Ok(questions)
+}
+
+fn note_offers(findings: &mut Findings, machine: &str, questions: &[Question]) {
+    for question in questions {
+        findings.note(format!("{machine}: {}", question.name()), pairs(question.offered));
+    }
+}
+
 /// The pairs of a policy's field `available`, by name.
-fn offered(bits: u64) -> String {
+fn pairs(bits: u64) -> String {
     const ALGORITHMS: [&str; 7] =
         ["TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"];
     const PROTOCOLS: [&str; 3] = ["LL", "LL128", "SIMPLE"];

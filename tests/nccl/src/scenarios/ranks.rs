@@ -3,7 +3,8 @@
 use anyhow::{Result, ensure};
 
 use super::common::{
-    WORLD, call, calls, coll_channels, expect_route, expect_tuner, finish, init_all, init_rank,
+    WORLD, call, calls, coll_channels, expect_no_fault, expect_route, expect_tuner, finish, init_all,
+    init_rank,
 };
 use crate::job::{Job, Run};
 use crate::scenario::{Findings, Lab, Scenario};
@@ -19,6 +20,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "ranks::a_process_each",
         about: "Four ranks in four processes of one node.",
         run: a_process_each,
+    },
+    Scenario {
+        name: "ranks::a_thread_each",
+        about: "Four ranks in four threads of one process, each on its own: the tuner is called from all of them at once.",
+        run: a_thread_each,
     },
     Scenario {
         name: "ranks::nodes",
@@ -84,6 +90,28 @@ fn a_process_each(lab: &Lab) -> Result<Findings> {
     findings.note("channels", coll_channels(&runs[0])?);
     findings.note("transport between the processes", transports(&runs[0]).join(", "));
     findings.note("tuner calls of one AllReduce, a rank", calls(&runs[0])?);
+    Ok(findings)
+}
+
+fn a_thread_each(lab: &Lab) -> Result<Findings> {
+    const RANKS: u32 = 4;
+    const TIMES: u32 = 50;
+    let job = Job::new(lab, "job")?.policy(&lab.policy("ring_simple_all"));
+    let id = job.file("id");
+    let bodies = (0..RANKS).map(|rank| {
+        let [finalize, destroy] = finish(WORLD);
+        let calls = vec![call(Func::AllReduce, 1 << 20), call(Func::AllGather, 1 << 10)];
+        vec![init_rank(RANKS, rank, &id), Step::Repeat { times: TIMES, body: calls }, finalize, destroy]
+    });
+    let run = job.run_one(vec![Step::Threads { bodies: bodies.collect() }])?;
+    run.expect_clean()?;
+    expect_tuner(&run, RANKS as usize, "4 ranks")?;
+    expect_route(&run, "RING/SIMPLE")?;
+    expect_no_fault(&run)?;
+    let planned = run.log.planned().len();
+    ensure!(planned == 2 * TIMES as usize, "rank 0 planned {planned} collectives of {}", 2 * TIMES);
+    let mut findings = Findings::new();
+    findings.note(format!("tuner calls of {} collectives, all ranks", 2 * TIMES), calls(&run)?);
     Ok(findings)
 }
 

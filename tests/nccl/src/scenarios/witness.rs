@@ -79,7 +79,8 @@ struct Value {
     offered: u64,
 }
 
-/// Runs `before`, then reads the map, then has `after` run. The questions, sorted.
+/// One more process of the job runs `before`; its map is read; then it runs `after`. Its questions, sorted. Other processes of the job have
+/// the policy too.
 pub(super) fn ask(
     lab: &Lab,
     job: Job<'_>,
@@ -92,13 +93,14 @@ pub(super) fn ask(
     steps.push(Step::Touch { path: ready.clone() });
     steps.push(Step::WaitFile { path: go.clone(), timeout_ms: 20_000 });
     steps.extend(after);
+    let number = job.count();
     let mut running = job.policy(&policy).process(steps).start()?;
     running.wait_for(&ready)?;
-    let pid = running.pid(0).context("one process")?;
-    let dir = running.dir(0).context("one process")?.to_owned();
+    let pid = running.pid(number).context("it was started")?;
+    let dir = running.dir(number).context("it was started")?.to_owned();
     let questions = dump(lab, pid, &dir);
     fs::write(&go, "")?;
-    let run = running.wait()?.pop().context("one process")?;
+    let run = running.wait()?.pop().context("it was the last")?;
     Ok((run, questions?))
 }
 
