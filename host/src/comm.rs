@@ -13,6 +13,7 @@ use crate::ffi::chain_tuner::ChainTuner;
 use crate::ffi::logger::NcclLogger;
 use crate::ffi::types::TunerConstants;
 use crate::hooks::Hook;
+use crate::instance::Interrupted;
 use ringfence_guest::abi::func;
 use std::num::NonZeroU32;
 
@@ -148,7 +149,7 @@ impl Communicator {
 
     #[inline]
     fn ask(&mut self, so_far: Decision, request: &Request, call_seq: u64, costs: Costs<'_>) -> Decision {
-        let (comm, seats) = self.end.tuner_seats();
+        let (comm, fused, mut seats) = self.end.tuner_seats();
         let input = TunerInput {
             comm,
             func: request.func,
@@ -159,6 +160,18 @@ impl Communicator {
             costs,
         };
         let (mut decision, mut first, mut faults) = (so_far, None, 0);
+        if let Some(fused) = fused {
+            match fused.decide(&input, so_far) {
+                Ok(decision) => return decision,
+                Err(interrupted) => {
+                    let Interrupted { at, fault, so_far } = *interrupted;
+                    decision = so_far;
+                    faults = 1;
+                    first = seats.get(at).map(|seat| (seat.policy, fault));
+                    seats = seats.get_mut(at + 1..).unwrap_or_default();
+                }
+            }
+        }
         for seat in seats {
             match seat.instance.decide(&input, decision) {
                 Ok(next) => decision = next,

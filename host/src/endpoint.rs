@@ -10,7 +10,7 @@ use crate::fault::Fault;
 use crate::ffi::logger::NcclLogger;
 use crate::hooks::Hook;
 use crate::host::Host;
-use crate::instance::Instance;
+use crate::instance::{Fused, Instance};
 use crate::maps::Map;
 use crate::policy_set::Plan;
 use crate::reload::{Slot, SwitchPolicy};
@@ -73,6 +73,8 @@ pub(crate) struct Chain {
     pub(crate) plan: Arc<Plan>,
     /// The policies that decide for NCCL's tuner.
     pub(crate) tuner: Vec<Seat>,
+    /// The same policies in one store, where a chain of them gains by it. Asked first; after a fault the others' own instances answer.
+    pub(crate) fused: Option<Fused>,
     /// Those on all other hooks of the endpoint's role.
     pub(crate) others: Vec<Seat>,
     /// A policy of the plan that belongs here could not be instantiated.
@@ -82,7 +84,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// No instances: everything passes through.
     pub(crate) fn empty(plan: Arc<Plan>) -> Chain {
-        Chain { plan, tuner: Vec::new(), others: Vec::new(), incomplete: false }
+        Chain { plan, tuner: Vec::new(), fused: None, others: Vec::new(), incomplete: false }
     }
 
     pub(crate) fn push(&mut self, seat: Seat) {
@@ -90,6 +92,15 @@ impl Chain {
             true => self.tuner.push(seat),
             false => self.others.push(seat),
         }
+    }
+
+    /// After the last policy. A chain that cannot be had in one store runs all the same.
+    pub(crate) fn fuse(&mut self) {
+        let mut fused = Fused::new(self.tuner.iter().map(|s| &s.instance)).unwrap_or_default();
+        if let Some(fused) = &mut fused {
+            fused.warm();
+        }
+        self.fused = fused;
     }
 
     /// Takes over what NCCLbpf policies see of earlier decisions, from the policy of the same file.
@@ -263,10 +274,10 @@ impl Endpoint {
         &self.chain.plan
     }
 
-    /// The communicator, and the policies that decide for NCCL's tuner, to be asked in order.
+    /// The communicator, and the policies that decide for NCCL's tuner, to be asked in order: all at once, or one by one.
     #[inline]
-    pub(crate) fn tuner_seats(&mut self) -> (&CommInfo, &mut [Seat]) {
-        (&self.info, &mut self.chain.tuner)
+    pub(crate) fn tuner_seats(&mut self) -> (&CommInfo, Option<&mut Fused>, &mut [Seat]) {
+        (&self.info, self.chain.fused.as_mut(), &mut self.chain.tuner)
     }
 
     /// Does any policy stand on that hook?

@@ -5,14 +5,22 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use once_cell::sync::OnceCell;
+use ringfence_translator::wasm::chain::{ChainModule, DecisionLayout};
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
 use wasmtime::{Config, OperatorCost, OptLevel};
 
 /// A Wasm engine with Ringfence's settings. Cheap to clone; shared memories and modules belong to one engine.
 #[derive(Clone)]
 pub struct Engine {
     inner: wasmtime::Engine,
+    /// The modules that run chains, by the number of their policies.
+    chains: Arc<Mutex<BTreeMap<usize, Chain>>>,
 }
+
+/// A module that runs a chain, and what is known of its code.
+type Chain = (wasmtime::Module, Arc<ChainModule>);
 
 /// Machine stack that Wasm code may use, in bytes. Wasmtime does not compare it with the thread's real stack, so it must
 /// be small: 64 KiB on a thread of 64 KiB kills the process, 32 KiB traps cleanly on every thread that is larger.
@@ -41,7 +49,7 @@ impl Engine {
     pub fn new() -> Result<Engine> {
         let inner = wasmtime::Engine::new(&config())
             .map_err(|e| Error::new(ErrorKind::Engine, format!("cannot set up the Wasm engine: {e:#}")))?;
-        Ok(Engine { inner })
+        Ok(Engine { inner, chains: Arc::default() })
     }
 
     pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {
@@ -53,6 +61,20 @@ impl Engine {
     pub(crate) fn compile(&self, wasm: &[u8]) -> Result<wasmtime::Module> {
         wasmtime::Module::from_binary(&self.inner, wasm)
             .map_err(|e| Error::new(ErrorKind::Compile, format!("cannot compile the module: {e:#}")))
+    }
+}
+
+impl Engine {
+    /// The module that runs a chain of that many policies, compiled at its first use (1 to 2 ms); `None` if there is none of that
+    /// length.
+    pub(crate) fn chain(&self, policies: usize, layout: DecisionLayout) -> Result<Option<Chain>> {
+        let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(chain) = chains.get(&policies) {
+            return Ok(Some(chain.clone()));
+        }
+        let Some(code) = ChainModule::new(policies, layout) else { return Ok(None) };
+        let chain = (self.compile(code.bytes())?, Arc::new(code));
+        Ok(Some(chains.entry(policies).or_insert(chain).clone()))
     }
 }
 

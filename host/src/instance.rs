@@ -22,12 +22,15 @@ use ringfence_guest::abi::helper;
 use ringfence_translator::wasm::layout::{self, CTX_BASE, CTX_MAX, CTX_PTR};
 use std::sync::Arc;
 use wasmtime::{
-    Extern, ExternType, Global, ImportType, Memory, Store, StoreLimits, StoreLimitsBuilder, TypedFunc, Val,
+    Extern, ExternType, Global, ImportType, Store, StoreLimits, StoreLimitsBuilder, TypedFunc, Val,
 };
 
 mod context;
+mod fused;
 mod held;
 mod helpers;
+
+pub(crate) use fused::{Fused, Interrupted};
 
 /// Bounds of one instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,11 +52,10 @@ impl Limits {
     }
 }
 
-/// What the store of an instance carries for host functions.
+/// What host functions need of a policy's instance.
 pub(crate) struct Data {
     memory: Option<GuestMemory>,
     maps: MapSet,
-    limits: StoreLimits,
     random: u64,
     held: held::Held,
     /// If the policy looks up in hashes.
@@ -63,9 +65,58 @@ pub(crate) struct Data {
     lines: Option<Arc<Lines>>,
 }
 
+impl Data {
+    fn new(policy: &PolicyModule, maps: &MapSet, reader: Option<Reader>) -> Data {
+        Data {
+            memory: None,
+            maps: maps.clone(),
+            random: helpers::seed(),
+            held: held::Held::default(),
+            reader,
+            slot: maps.slot(),
+            lines: policy.lines().cloned(),
+        }
+    }
+
+    /// After a call: what the policy took, if it may take something, and then its pointers.
+    #[inline]
+    fn give_back(&mut self, takes: bool) {
+        let Data { held, maps, reader, .. } = self;
+        if takes {
+            held.release(maps);
+        }
+        if let Some(reader) = reader {
+            reader.exit();
+        }
+    }
+}
+
+/// What the store of one instance carries.
+pub(crate) struct Alone {
+    data: Data,
+    limits: StoreLimits,
+}
+
+/// What a store carries for the policies in it, each at its place.
+trait Seats: 'static {
+    fn seat(&self, at: usize) -> &Data;
+    fn seat_mut(&mut self, at: usize) -> &mut Data;
+}
+
+impl Seats for Alone {
+    #[inline(always)]
+    fn seat(&self, _: usize) -> &Data {
+        &self.data
+    }
+    #[inline(always)]
+    fn seat_mut(&mut self, _: usize) -> &mut Data {
+        &mut self.data
+    }
+}
+
 /// A policy with its own private memory, its maps, its fuel and its counters.
 pub struct Instance {
-    store: Store<Data>,
+    store: Store<Alone>,
     entry: TypedFunc<(i64, i64), i64>,
     policy: PolicyModule,
     hook: Hook,
@@ -100,7 +151,7 @@ impl Instance {
         let reader = prepare_maps(policy, maps).map_err(|why| failed(&why))?;
         let looks_up = reader.is_some();
         let mut store = new_store(policy, maps, reader);
-        let imports = imports(&mut store, policy).map_err(|why| failed(&why))?;
+        let imports = imports(&mut store, 0, policy).map_err(|why| failed(&why))?;
         // Compiled code checks fuel at entry: a start function, were there one, must not run for free.
         let fuel = limits.fuel_for(policy);
         store.set_fuel(fuel).map_err(|e| failed(&e))?;
@@ -108,7 +159,7 @@ impl Instance {
             wasmtime::Instance::new(&mut store, policy.module(), &imports).map_err(|e| failed(&e))?;
         let memory =
             instance.get_memory(&mut store, layout::MEMORY_EXPORT).ok_or_else(|| failed(&"no memory"))?;
-        attach(&mut store, &memory);
+        GuestMemory::attach(&mut store, &memory, |alone| &mut alone.data.memory);
         let entry = instance.get_typed_func(&mut store, layout::ENTRY_EXPORT).map_err(|e| failed(&e))?;
         Ok(Instance {
             store,
@@ -132,7 +183,7 @@ impl Instance {
     }
     /// The maps.
     pub fn maps(&self) -> &MapSet {
-        &self.store.data().maps
+        &self.store.data().data.maps
     }
     /// Fuel that the latest call used; 0 before the first one.
     #[inline]
@@ -250,7 +301,7 @@ impl Instance {
         }
         // Only what the hook lets a policy decide: the verifier refuses other writes, and this does not rest on it.
         let Instance { store, policy, .. } = self;
-        let memory = store.data().memory.as_ref().ok_or_else(|| stop("no private memory"))?;
+        let memory = store.data().data.memory.as_ref().ok_or_else(|| stop("no private memory"))?;
         let left = memory.bytes(CTX_BASE, ctx.len()).ok_or_else(|| stop("no context area"))?;
         for range in policy.decided() {
             ctx[range.clone()].copy_from_slice(&left[range.clone()]);
@@ -301,7 +352,7 @@ impl Instance {
 
     #[inline(always)]
     fn memory(&mut self) -> Result<&mut GuestMemory, Stopped> {
-        self.store.data_mut().memory.as_mut().ok_or_else(|| stop("no private memory"))
+        self.store.data_mut().data.memory.as_mut().ok_or_else(|| stop("no private memory"))
     }
 
     #[inline]
@@ -323,7 +374,7 @@ impl Instance {
             return Err(stop("the engine counts no fuel"));
         }
         if self.looks_up
-            && let Some(reader) = &self.store.data().reader
+            && let Some(reader) = &self.store.data().data.reader
         {
             reader.enter();
         }
@@ -333,20 +384,14 @@ impl Instance {
         }
         match result {
             Ok(r0) => Ok(r0 as u64),
-            Err(e) => Err(Box::new(self.fault(&e))),
+            Err(e) => Err(Box::new(fault(&self.policy, &e))),
         }
     }
 
     /// After a call: what it took, and then its pointers.
     #[inline]
     fn give_back(&mut self) {
-        let Data { held, maps, reader, .. } = self.store.data_mut();
-        if self.takes {
-            held.release(maps);
-        }
-        if let Some(reader) = reader {
-            reader.exit();
-        }
+        self.store.data_mut().data.give_back(self.takes);
     }
 
     #[cold]
@@ -354,23 +399,24 @@ impl Instance {
         self.counters.faulted(&fault, self.fuel_used());
         *fault
     }
+}
 
-    #[cold]
-    fn fault(&self, error: &wasmtime::Error) -> Fault {
-        if let Some(held::LockFault(why)) = error.downcast_ref() {
-            return Fault::Host(why);
-        }
-        let Some(trap) = error.downcast_ref::<wasmtime::Trap>() else {
-            return Fault::Host("the engine failed");
-        };
-        if *trap == wasmtime::Trap::OutOfFuel {
-            return Fault::OutOfFuel;
-        }
-        let frame = error.downcast_ref::<wasmtime::WasmBacktrace>().and_then(|b| b.frames().first());
-        let offset = frame.and_then(|f| f.module_offset());
-        let place = offset.and_then(|o| self.policy.place(o)).map(Box::new);
-        Fault::Trap(Trap { code: TrapCode::from_wasmtime(*trap), place })
+/// What stopped a call of a policy.
+#[cold]
+fn fault(policy: &PolicyModule, error: &wasmtime::Error) -> Fault {
+    if let Some(held::LockFault(why)) = error.downcast_ref() {
+        return Fault::Host(why);
     }
+    let Some(trap) = error.downcast_ref::<wasmtime::Trap>() else {
+        return Fault::Host("the engine failed");
+    };
+    if *trap == wasmtime::Trap::OutOfFuel {
+        return Fault::OutOfFuel;
+    }
+    let frame = error.downcast_ref::<wasmtime::WasmBacktrace>().and_then(|b| b.frames().first());
+    let offset = frame.and_then(|f| f.module_offset());
+    let place = offset.and_then(|o| policy.place(o)).map(Box::new);
+    Fault::Trap(Trap { code: TrapCode::from_wasmtime(*trap), place })
 }
 
 /// A fault inside the instance. In a box, so that the results of the decision path fit into registers.
@@ -387,27 +433,19 @@ impl std::fmt::Debug for Instance {
     }
 }
 
-fn attach(store: &mut Store<Data>, memory: &Memory) {
-    GuestMemory::attach(store, memory, |data| &mut data.memory);
+/// A store that may hold one instance with one memory, the private one, and no table.
+fn new_store(policy: &PolicyModule, maps: &MapSet, reader: Option<Reader>) -> Store<Alone> {
+    let limits = store_limits(1, 1);
+    let mut store =
+        Store::new(policy.engine().wasmtime(), Alone { data: Data::new(policy, maps, reader), limits });
+    store.limiter(|alone| &mut alone.limits);
+    store
 }
 
-/// A store that may hold one instance with one memory, the private one, and no table.
-fn new_store(policy: &PolicyModule, maps: &MapSet, reader: Option<Reader>) -> Store<Data> {
+/// Private memories, of one size, and instances that a store may hold. None has a table.
+fn store_limits(memories: usize, instances: usize) -> StoreLimits {
     let bytes = layout::PRIVATE_PAGES as usize * 65536;
-    let limits = StoreLimitsBuilder::new().memory_size(bytes).memories(1).tables(0).instances(1).build();
-    let data = Data {
-        memory: None,
-        maps: maps.clone(),
-        limits,
-        random: helpers::seed(),
-        held: held::Held::default(),
-        reader,
-        slot: maps.slot(),
-        lines: policy.lines().cloned(),
-    };
-    let mut store = Store::new(policy.engine().wasmtime(), data);
-    store.limiter(|data| &mut data.limits);
-    store
+    StoreLimitsBuilder::new().memory_size(bytes).memories(memories).tables(0).instances(instances).build()
 }
 
 /// Does the module call helpers that take something for it to give back?
@@ -447,26 +485,28 @@ fn check_maps(policy: &PolicyModule, maps: &MapSet) -> Result<(), String> {
     }
 }
 
-/// What the module imports, in its order.
-fn imports(store: &mut Store<Data>, policy: &PolicyModule) -> Result<Vec<Extern>, String> {
+/// What the module of the policy at place `at` imports, in its order.
+fn imports<T: Seats>(store: &mut Store<T>, at: usize, policy: &PolicyModule) -> Result<Vec<Extern>, String> {
     let wanted = policy.module().imports();
-    wanted.map(|i| import(store, &i).ok_or(format!("it imports {}.{}", i.module(), i.name()))).collect()
+    wanted.map(|i| import(store, at, &i).ok_or(format!("it imports {}.{}", i.module(), i.name()))).collect()
 }
 
-fn import(store: &mut Store<Data>, wanted: &ImportType<'_>) -> Option<Extern> {
+fn import<T: Seats>(store: &mut Store<T>, at: usize, wanted: &ImportType<'_>) -> Option<Extern> {
     let number: u32 = wanted.name().parse().ok()?;
     match (wanted.module(), wanted.ty()) {
         (layout::MAP_MODULE, ExternType::Memory(_)) => {
-            Some(store.data().maps.at(number as usize)?.bytes().memory().clone().into())
+            Some(store.data().seat(at).maps.at(number as usize)?.bytes().memory().clone().into())
         }
         (layout::SLOT_MODULE, ExternType::Global(ty)) => {
-            let slot = store.data().slot.number();
-            let map = store.data().maps.at(number as usize)?;
-            let first = helpers::pointer(number, map.value_offset(slot, 0));
+            let data = store.data().seat(at);
+            let map = data.maps.at(number as usize)?;
+            let first = helpers::pointer(number, map.value_offset(data.slot.number(), 0));
             Some(Global::new(&mut *store, ty, Val::I64(first)).ok()?.into())
         }
-        (layout::HELPER_MODULE, ExternType::Func(ty)) => helpers::import(store, number, ty.params().len()),
-        (layout::WALK_MODULE, ExternType::Func(_)) => Some(helpers::walk(store, number)),
+        (layout::HELPER_MODULE, ExternType::Func(ty)) => {
+            helpers::import(store, at, number, ty.params().len())
+        }
+        (layout::WALK_MODULE, ExternType::Func(_)) => Some(helpers::walk(store, at, number)),
         _ => None,
     }
 }

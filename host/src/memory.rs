@@ -48,7 +48,7 @@ impl GuestMemory {
     pub(crate) fn attach<T: 'static>(
         store: &mut Store<T>,
         memory: &Memory,
-        slot: fn(&mut T) -> &mut Option<GuestMemory>,
+        slot: impl FnOnce(&mut T) -> &mut Option<GuestMemory>,
     ) {
         let (base, len) = (memory.data_ptr(&*store), memory.data_size(&*store));
         *slot(store.data_mut()) = NonNull::new(base).map(|base| GuestMemory { base, len });

@@ -51,7 +51,7 @@ pub(crate) struct Counters {
 }
 
 /// When a call began, if it is timed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Began(u64);
 
 #[inline]

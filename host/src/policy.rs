@@ -55,7 +55,7 @@ impl Words {
     fn of(bytes: &Range<u32>) -> Words {
         Words((bytes.start / 8..bytes.end.div_ceil(8)).filter(|i| *i < 64).fold(0, |w, i| w | 1 << i))
     }
-    const fn and(self, other: Words) -> Words {
+    pub(crate) const fn and(self, other: Words) -> Words {
         Words(self.0 | other.0)
     }
     #[inline]

@@ -400,6 +400,7 @@ impl Plan {
             instance.warm();
             chain.push(Seat { policy, instance, ops: code.ops });
         }
+        chain.fuse();
         Ok(chain)
     }
 }

@@ -85,6 +85,23 @@ const COSTS: Words = Words(0x7ff << COST_WORD);
 /// Words 0 to 7 and 10: the other inputs.
 const INPUTS: Words = Words(0x4ff);
 
+/// Does the policy read anything of [`CollContext`] but the decision so far?
+#[inline]
+pub(super) fn reads_inputs(reads: Words) -> bool {
+    reads.any(INPUTS.and(COSTS))
+}
+
+/// Writes what the policy reads of [`CollContext`], but for the decision so far.
+#[inline]
+pub(super) fn fill_tuner_inputs(ctx: &mut [u8; TUNER_BYTES], reads: Words, input: &TunerInput<'_>) {
+    if reads.any(INPUTS) {
+        fill_inputs(ctx, reads, input);
+    }
+    if reads.any(COSTS) {
+        fill_costs(ctx, input);
+    }
+}
+
 /// Writes what the policy reads of [`CollContext`], and the decision so far.
 #[inline]
 pub(super) fn fill_tuner(
@@ -93,12 +110,7 @@ pub(super) fn fill_tuner(
     input: &TunerInput<'_>,
     so_far: Decision,
 ) {
-    if reads.any(INPUTS) {
-        fill_inputs(ctx, reads, input);
-    }
-    if reads.any(COSTS) {
-        fill_costs(ctx, input);
-    }
+    fill_tuner_inputs(ctx, reads, input);
     let (algo, proto) = so_far.route.map_or((UNSET, UNSET), |(a, p)| (a.number(), p.number()));
     put(ctx, 8, pair(algo, proto));
     put(ctx, 9, u64::from(so_far.channels.map_or(0, NonZeroU32::get)));

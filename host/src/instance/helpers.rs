@@ -2,7 +2,7 @@
 //! lock that can block, no allocation. A pointer that points to no memory of the policy gives `-EFAULT` (null from a
 //! lookup); a verified program never passes one.
 
-use super::{Data, held};
+use super::{Data, Seats, held};
 use crate::maps::{Errno, MAX_KEY_WORDS, Map, MapSet, word_at};
 use crate::memory::{SharedBytes, current_cpu, monotonic_ns};
 use crate::printk::{self, Line};
@@ -15,86 +15,110 @@ use wasmtime::{Caller, Extern, Func, Store};
 /// Words of key and value up to which a map helper costs no more than the call itself.
 const FREE_WORDS: u64 = 16;
 
-/// What a helper gets: the caller and its arguments.
-type Ctx<'a> = Caller<'a, Data>;
-
-/// The helper of that number, bound to a store. Verified programs import it with its own arguments, unverified ones with all
-/// five registers.
-pub(super) fn import(store: &mut Store<Data>, id: u32, params: usize) -> Option<Extern> {
+/// The helper of that number, bound to the policy at place `at` of a store. Verified programs import it with its own arguments,
+/// unverified ones with all five registers.
+pub(super) fn import<T: Seats>(store: &mut Store<T>, at: usize, id: u32, params: usize) -> Option<Extern> {
     let func = match (id, params) {
         (helper::MAP_LOOKUP_ELEM, 2) => {
-            Func::wrap(store, |c: Ctx<'_>, map: i64, key: i64| lookup(c.data(), map, key))
+            Func::wrap(store, move |c: Caller<'_, T>, map: i64, key: i64| lookup(c.data().seat(at), map, key))
         }
         (helper::MAP_LOOKUP_PERCPU_ELEM, 3) => {
-            Func::wrap(store, |c: Ctx<'_>, map: i64, key: i64, slot: i64| {
-                lookup_percpu(c.data(), map, key, slot)
+            Func::wrap(store, move |c: Caller<'_, T>, map: i64, key: i64, slot: i64| {
+                lookup_percpu(c.data().seat(at), map, key, slot)
             })
         }
-        (helper::MAP_UPDATE_ELEM, 4) => Func::wrap(store, update),
+        (helper::MAP_UPDATE_ELEM, 4) => {
+            Func::wrap(store, move |c: Caller<'_, T>, map: i64, key: i64, value: i64, flags: i64| {
+                update(c, at, map, key, value, flags)
+            })
+        }
         (helper::MAP_DELETE_ELEM, 2) => {
-            Func::wrap(store, |c: Ctx<'_>, map: i64, key: i64| delete(c.data(), map, key))
+            Func::wrap(store, move |c: Caller<'_, T>, map: i64, key: i64| delete(c.data().seat(at), map, key))
         }
-        (helper::SPIN_LOCK, 1) => {
-            Func::wrap(store, |mut c: Ctx<'_>, lock: i64| trapping(held::spin_lock(c.data_mut(), lock)))
-        }
-        (helper::SPIN_UNLOCK, 1) => {
-            Func::wrap(store, |mut c: Ctx<'_>, lock: i64| trapping(held::spin_unlock(c.data_mut(), lock)))
-        }
-        (helper::RINGBUF_OUTPUT, 4) => Func::wrap(store, output),
-        (helper::RINGBUF_RESERVE, 3) => {
-            Func::wrap(store, |mut c: Ctx<'_>, ring: i64, size: i64, flags: i64| {
-                held::reserve(c.data_mut(), ring, size, flags)
+        (helper::SPIN_LOCK, 1) => Func::wrap(store, move |mut c: Caller<'_, T>, lock: i64| {
+            trapping(held::spin_lock(c.data_mut().seat_mut(at), lock))
+        }),
+        (helper::SPIN_UNLOCK, 1) => Func::wrap(store, move |mut c: Caller<'_, T>, lock: i64| {
+            trapping(held::spin_unlock(c.data_mut().seat_mut(at), lock))
+        }),
+        (helper::RINGBUF_OUTPUT, 4) => {
+            Func::wrap(store, move |c: Caller<'_, T>, ring: i64, data: i64, size: i64, flags: i64| {
+                output(c, at, ring, data, size, flags)
             })
         }
-        (helper::RINGBUF_SUBMIT, 2) => {
-            Func::wrap(store, |mut c: Ctx<'_>, record: i64, _: i64| held::commit(c.data_mut(), record, true))
+        (helper::RINGBUF_RESERVE, 3) => {
+            Func::wrap(store, move |mut c: Caller<'_, T>, ring: i64, size: i64, flags: i64| {
+                held::reserve(c.data_mut().seat_mut(at), ring, size, flags)
+            })
         }
+        (helper::RINGBUF_SUBMIT, 2) => Func::wrap(store, move |mut c: Caller<'_, T>, record: i64, _: i64| {
+            held::commit(c.data_mut().seat_mut(at), record, true)
+        }),
         (helper::RINGBUF_DISCARD, 2) => {
-            Func::wrap(store, |mut c: Ctx<'_>, record: i64, _: i64| held::commit(c.data_mut(), record, false))
+            Func::wrap(store, move |mut c: Caller<'_, T>, record: i64, _: i64| {
+                held::commit(c.data_mut().seat_mut(at), record, false)
+            })
         }
-        (helper::RINGBUF_QUERY, 2) => {
-            Func::wrap(store, |c: Ctx<'_>, ring: i64, what: i64| query(c.data(), ring, what))
-        }
+        (helper::RINGBUF_QUERY, 2) => Func::wrap(store, move |c: Caller<'_, T>, ring: i64, what: i64| {
+            query(c.data().seat(at), ring, what)
+        }),
         (helper::KTIME_GET_NS, 0) => Func::wrap(store, || monotonic_ns() as i64),
-        (helper::GET_PRANDOM_U32, 0) => Func::wrap(store, |mut c: Ctx<'_>| random(c.data_mut())),
+        (helper::GET_PRANDOM_U32, 0) => {
+            Func::wrap(store, move |mut c: Caller<'_, T>| random(c.data_mut().seat_mut(at)))
+        }
         (helper::GET_SMP_PROCESSOR_ID, 0) => Func::wrap(store, || i64::from(current_cpu())),
         // Five registers, verified or not: how many of them count, the format says.
-        (helper::TRACE_PRINTK, 5) => Func::wrap(store, printk),
-        (_, 5) => import_wide(store, id)?,
+        (helper::TRACE_PRINTK, 5) => {
+            Func::wrap(store, move |c: Caller<'_, T>, fmt: i64, size: i64, a: i64, b: i64, d: i64| {
+                printk(c, at, fmt, size, [a, b, d])
+            })
+        }
+        (_, 5) => import_wide(store, at, id)?,
         _ => return None,
     };
     Some(func.into())
 }
 
-fn import_wide(store: &mut Store<Data>, id: u32) -> Option<Func> {
-    let run: fn(Ctx<'_>, [i64; 4]) -> wasmtime::Result<i64> = match id {
-        helper::SPIN_LOCK => |mut c, [lock, ..]| trapping(held::spin_lock(c.data_mut(), lock)),
-        helper::SPIN_UNLOCK => |mut c, [lock, ..]| trapping(held::spin_unlock(c.data_mut(), lock)),
-        _ => return import_plain(store, id),
+fn import_wide<T: Seats>(store: &mut Store<T>, at: usize, id: u32) -> Option<Func> {
+    let run: fn(&mut Data, [i64; 4]) -> wasmtime::Result<i64> = match id {
+        helper::SPIN_LOCK => |data, [lock, ..]| trapping(held::spin_lock(data, lock)),
+        helper::SPIN_UNLOCK => |data, [lock, ..]| trapping(held::spin_unlock(data, lock)),
+        _ => return import_plain(store, at, id),
     };
-    Some(Func::wrap(store, move |c: Ctx<'_>, a: i64, b: i64, d: i64, e: i64, _: i64| run(c, [a, b, d, e])))
+    Some(Func::wrap(store, move |mut c: Caller<'_, T>, a: i64, b: i64, d: i64, e: i64, _: i64| {
+        run(c.data_mut().seat_mut(at), [a, b, d, e])
+    }))
 }
 
 /// Those that always return.
-fn import_plain(store: &mut Store<Data>, id: u32) -> Option<Func> {
-    let run: fn(Ctx<'_>, [i64; 4]) -> i64 = match id {
-        helper::MAP_LOOKUP_ELEM => |c, [map, key, ..]| lookup(c.data(), map, key),
-        helper::MAP_LOOKUP_PERCPU_ELEM => |c, [map, key, slot, _]| lookup_percpu(c.data(), map, key, slot),
-        helper::MAP_UPDATE_ELEM => |c, [map, key, value, flags]| update(c, map, key, value, flags),
-        helper::MAP_DELETE_ELEM => |c, [map, key, ..]| delete(c.data(), map, key),
-        helper::KTIME_GET_NS => |_, _| monotonic_ns() as i64,
-        helper::GET_PRANDOM_U32 => |mut c, _| random(c.data_mut()),
-        helper::GET_SMP_PROCESSOR_ID => |_, _| i64::from(current_cpu()),
-        helper::RINGBUF_OUTPUT => |c, [ring, data, size, flags]| output(c, ring, data, size, flags),
-        helper::RINGBUF_RESERVE => {
-            |mut c, [ring, size, flags, _]| held::reserve(c.data_mut(), ring, size, flags)
+fn import_plain<T: Seats>(store: &mut Store<T>, at: usize, id: u32) -> Option<Func> {
+    type Run<T> = fn(Caller<'_, T>, usize, [i64; 4]) -> i64;
+    let run: Run<T> = match id {
+        helper::MAP_LOOKUP_ELEM => |c, at, [map, key, ..]| lookup(c.data().seat(at), map, key),
+        helper::MAP_LOOKUP_PERCPU_ELEM => {
+            |c, at, [map, key, slot, _]| lookup_percpu(c.data().seat(at), map, key, slot)
         }
-        helper::RINGBUF_SUBMIT => |mut c, [record, ..]| held::commit(c.data_mut(), record, true),
-        helper::RINGBUF_DISCARD => |mut c, [record, ..]| held::commit(c.data_mut(), record, false),
-        helper::RINGBUF_QUERY => |c, [ring, what, ..]| query(c.data(), ring, what),
+        helper::MAP_UPDATE_ELEM => |c, at, [map, key, value, flags]| update(c, at, map, key, value, flags),
+        helper::MAP_DELETE_ELEM => |c, at, [map, key, ..]| delete(c.data().seat(at), map, key),
+        helper::KTIME_GET_NS => |_, _, _| monotonic_ns() as i64,
+        helper::GET_PRANDOM_U32 => |mut c, at, _| random(c.data_mut().seat_mut(at)),
+        helper::GET_SMP_PROCESSOR_ID => |_, _, _| i64::from(current_cpu()),
+        helper::RINGBUF_OUTPUT => |c, at, [ring, data, size, flags]| output(c, at, ring, data, size, flags),
+        helper::RINGBUF_RESERVE => {
+            |mut c, at, [ring, size, flags, _]| held::reserve(c.data_mut().seat_mut(at), ring, size, flags)
+        }
+        helper::RINGBUF_SUBMIT => {
+            |mut c, at, [record, ..]| held::commit(c.data_mut().seat_mut(at), record, true)
+        }
+        helper::RINGBUF_DISCARD => {
+            |mut c, at, [record, ..]| held::commit(c.data_mut().seat_mut(at), record, false)
+        }
+        helper::RINGBUF_QUERY => |c, at, [ring, what, ..]| query(c.data().seat(at), ring, what),
         _ => return None,
     };
-    Some(Func::wrap(store, move |c: Ctx<'_>, a: i64, b: i64, d: i64, e: i64, _: i64| run(c, [a, b, d, e])))
+    Some(Func::wrap(store, move |c: Caller<'_, T>, a: i64, b: i64, d: i64, e: i64, _: i64| {
+        run(c, at, [a, b, d, e])
+    }))
 }
 
 /// `map_lookup_elem`: pointer to the value, or null.
@@ -128,8 +152,15 @@ fn lookup_in(data: &Data, object: i64, key: i64, slot: u32) -> i64 {
 }
 
 /// `map_update_elem`: 0, or a negative error number.
-fn update(mut caller: Caller<'_, Data>, object: i64, key: i64, value: i64, flags: i64) -> i64 {
-    let data = caller.data();
+fn update<T: Seats>(
+    mut caller: Caller<'_, T>,
+    at: usize,
+    object: i64,
+    key: i64,
+    value: i64,
+    flags: i64,
+) -> i64 {
+    let data = caller.data().seat(at);
     let words = data.map(object).map_or(0, |(_, map)| copied_words(map));
     let result = data.update(object, key, value, flags as u64);
     if words > FREE_WORDS {
@@ -153,9 +184,9 @@ fn delete(data: &Data, object: i64, key: i64) -> i64 {
 
 /// The walk over map `number`: finds the first entry from a place on, copies its key to `key`, and gives the place plus 1; 0 at
 /// the end.
-pub(super) fn walk(store: &mut Store<Data>, number: u32) -> Extern {
-    Func::wrap(store, move |mut c: Ctx<'_>, from: i64, key: i64| {
-        let (found, looked) = next_entry(c.data_mut(), number, from, key);
+pub(super) fn walk<T: Seats>(store: &mut Store<T>, at: usize, number: u32) -> Extern {
+    Func::wrap(store, move |mut c: Caller<'_, T>, from: i64, key: i64| {
+        let (found, looked) = next_entry(c.data_mut().seat_mut(at), number, from, key);
         let fuel = u64::from(looked).div_ceil(PLACES_PER_FUEL);
         if fuel > 1 {
             charge(&mut c, fuel);
@@ -190,8 +221,15 @@ fn next_entry(data: &mut Data, number: u32, from: i64, key: i64) -> (i64, u32) {
 }
 
 /// `ringbuf_output`: 0, or a negative error number.
-fn output(mut caller: Caller<'_, Data>, object: i64, data: i64, size: i64, flags: i64) -> i64 {
-    let result = caller.data().output(object, data, size, flags as u64);
+fn output<T: Seats>(
+    mut caller: Caller<'_, T>,
+    at: usize,
+    object: i64,
+    data: i64,
+    size: i64,
+    flags: i64,
+) -> i64 {
+    let result = caller.data().seat(at).output(object, data, size, flags as u64);
     let words = size as u64 / 8;
     if words > FREE_WORDS {
         charge(&mut caller, words.min(MAX_RING_WORDS));
@@ -200,8 +238,8 @@ fn output(mut caller: Caller<'_, Data>, object: i64, data: i64, size: i64, flags
 }
 
 /// `trace_printk`: the length of the line, or a negative error number.
-fn printk(mut caller: Caller<'_, Data>, fmt: i64, size: i64, a: i64, b: i64, c: i64) -> i64 {
-    let result = caller.data().print(fmt, size, [a, b, c]);
+fn printk<T: Seats>(mut caller: Caller<'_, T>, at: usize, fmt: i64, size: i64, values: [i64; 3]) -> i64 {
+    let result = caller.data().seat(at).print(fmt, size, values);
     // Whoever takes the line out has work with it too.
     charge(&mut caller, MAX_RING_WORDS);
     result.map_or_else(Errno::code, i64::from)
@@ -231,7 +269,7 @@ pub(super) fn pointer(number: u32, offset: u32) -> i64 {
 
 /// Makes a policy pay for copying a large value: one unit a word, as if it had copied it itself.
 #[cold]
-fn charge(caller: &mut Caller<'_, Data>, words: u64) {
+fn charge<T>(caller: &mut Caller<'_, T>, words: u64) {
     let left = caller.get_fuel().unwrap_or(0).saturating_sub(words);
     // Fails only if the engine counts no fuel, and then no call of a policy is made at all.
     let _ = caller.set_fuel(left);

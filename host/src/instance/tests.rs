@@ -11,13 +11,13 @@ use ringfence_translator::isa::{Pc, asm::assemble};
 use ringfence_translator::{Env, MapDecl, MapKind, translate_unverified};
 use std::num::NonZeroU32;
 
-fn policy(hook: Hook, text: &str, maps: &[MapDecl]) -> PolicyModule {
+pub(super) fn policy(hook: Hook, text: &str, maps: &[MapDecl]) -> PolicyModule {
     let program = assemble(text, maps).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let module = translate_unverified(&program, &Env::base_helpers()).unwrap();
     PolicyModule::from_code(Engine::global().unwrap(), Code::Unverified(module, hook.env())).unwrap()
 }
 
-fn registry() -> MapRegistry {
+pub(super) fn registry() -> MapRegistry {
     MapRegistry::new(Engine::global().unwrap(), 1 << 24)
 }
 
@@ -25,7 +25,7 @@ fn owner() -> Owner {
     Owner { policy: "p".into(), communicator: 1 }
 }
 
-fn instance_in(registry: &MapRegistry, policy: &PolicyModule) -> Instance {
+pub(super) fn instance_in(registry: &MapRegistry, policy: &PolicyModule) -> Instance {
     let maps = registry.resolve(policy.maps(), &ScopeRules::default(), &owner()).unwrap();
     Instance::new(policy, &maps, Limits { fuel: Some(10_000) }).unwrap()
 }
@@ -34,11 +34,11 @@ fn instance(hook: Hook, text: &str) -> Instance {
     instance_in(&registry(), &policy(hook, text, &[]))
 }
 
-fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32) -> MapDecl {
+pub(super) fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32) -> MapDecl {
     MapDecl { name: name.into(), kind, key_size, value_size, max_entries: 4, ..MapDecl::default() }
 }
 
-const COMM: CommInfo = CommInfo {
+pub(super) const COMM: CommInfo = CommInfo {
     comm_id: 0x1122_3344_5566_7788,
     n_ranks: 16,
     n_nodes: 2,
@@ -49,12 +49,12 @@ const COMM: CommInfo = CommInfo {
 };
 
 /// Row `a`, column `p` costs `10 * a + p` microseconds and a half; Tree/Simple and PAT are not available.
-fn costs() -> Vec<f32> {
+pub(super) fn costs() -> Vec<f32> {
     let cost = |i: usize| if i == 2 || i >= 18 { -1.0 } else { (10 * (i / 3) + i % 3) as f32 + 0.5 };
     (0..21).map(cost).collect()
 }
 
-fn decide(instance: &mut Instance, so_far: Decision) -> Result<Decision, Fault> {
+pub(super) fn decide(instance: &mut Instance, so_far: Decision) -> Result<Decision, Fault> {
     let mut values = costs();
     let table = CostTable::new(&mut values, 7, 3).unwrap();
     let input = TunerInput {
@@ -69,7 +69,7 @@ fn decide(instance: &mut Instance, so_far: Decision) -> Result<Decision, Fault> 
     instance.decide(&input, so_far)
 }
 
-fn channels(n: u32) -> Option<NonZeroU32> {
+pub(super) fn channels(n: u32) -> Option<NonZeroU32> {
     NonZeroU32::new(n)
 }
 

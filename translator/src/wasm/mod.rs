@@ -5,6 +5,7 @@
 
 mod alu;
 mod callback;
+pub mod chain;
 mod control;
 pub mod cost;
 mod imports;
