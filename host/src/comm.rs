@@ -256,4 +256,38 @@ mod tests {
     fn the_bound_on_channels_is_never_zero_nor_above_nccl_s() {
         assert_eq!([None, Some(0), Some(1), Some(24), Some(500)].map(max_channels), [64, 64, 1, 24, 64]);
     }
+
+    #[test]
+    fn a_fault_in_one_store_skips_one_policy() {
+        use crate::endpoint::{Chain, Seat, Shared};
+        use crate::instance::{Fused, tests::instance};
+        use crate::policy_set::Plan;
+        use std::sync::Arc;
+        let add = |n: u32| format!("w2 = *(u32 *)(r1 + 72)\nw2 += {n}\n*(u32 *)(r1 + 72) = w2\nr0 = 0\nexit");
+        let stops = "w2 = 63\n*(u32 *)(r1 + 72) = w2\nr2 = 0\nr0 = *(u64 *)(r2 + 0)\nexit";
+        let texts = [add(1), add(2), stops.to_owned(), add(4), stops.to_owned()];
+        let mut chain = Chain::empty(Arc::new(Plan::empty(1)));
+        for (policy, text) in texts.iter().enumerate() {
+            chain.push(Seat { policy, instance: instance(Hook::Tuner, text), ops: 0 });
+        }
+        let instances: Vec<_> = chain.tuner.iter().map(|s| &s.instance).collect();
+        chain.fused = Fused::of(&instances).unwrap();
+        assert!(chain.fused.is_some());
+        let info = CommInfo { n_ranks: 2, ..CommInfo::default() };
+        let end = Endpoint::new(Arc::new(Shared::new(1, 1, Role::Tuner, info, 1)), chain, None);
+        let mut comm = Communicator { end, call_seq: 0, chained: None };
+        let request = Request::new(4, 1 << 20, 1, false).unwrap();
+        for call in 1..=3 {
+            let mut costs = [1.0f32; 6];
+            let mut table = CostTable::new(&mut costs, 2, 3).unwrap();
+            let applied = comm.decide(&request, &mut table);
+            assert_eq!(applied.channels.map(NonZeroU32::get), Some(1 + 2 + 4), "call {call}");
+            let counts: Vec<_> = comm.end.chain().tuner.iter().map(|s| s.instance.counters()).collect();
+            assert_eq!(counts.iter().map(|c| c.calls).collect::<Vec<_>>(), [call; 5]);
+            assert_eq!(counts.iter().map(|c| c.traps).collect::<Vec<_>>(), [0, 0, call, 0, call]);
+            assert_eq!(comm.end.shared().faults(), 2 * call);
+            let note = comm.end.shared().take_note();
+            assert_eq!(note.map(|n| n.policy), (call == 1).then_some(2), "the first fault of a plan is told");
+        }
+    }
 }

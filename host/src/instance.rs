@@ -522,4 +522,4 @@ fn route(algo: u32, proto: u32) -> Option<(Algo, Proto)> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

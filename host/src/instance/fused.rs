@@ -139,7 +139,8 @@ impl Fused {
         if instances.iter().all(fits) { Fused::of(&instances) } else { Ok(None) }
     }
 
-    fn of(instances: &[&Instance]) -> Result<Option<Fused>> {
+    /// As [`Fused::new`], of policies that nobody need have proved.
+    pub(crate) fn of(instances: &[&Instance]) -> Result<Option<Fused>> {
         let Some(engine) = instances.first().map(|i| i.policy.engine()) else { return Ok(None) };
         let Some((module, code)) = engine.chain(instances.len(), LAYOUT)? else { return Ok(None) };
         let failed = |why: &dyn std::fmt::Display| {

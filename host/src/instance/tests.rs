@@ -11,7 +11,7 @@ use ringfence_translator::isa::{Pc, asm::assemble};
 use ringfence_translator::{Env, MapDecl, MapKind, translate_unverified};
 use std::num::NonZeroU32;
 
-pub(super) fn policy(hook: Hook, text: &str, maps: &[MapDecl]) -> PolicyModule {
+pub(crate) fn policy(hook: Hook, text: &str, maps: &[MapDecl]) -> PolicyModule {
     let program = assemble(text, maps).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let module = translate_unverified(&program, &Env::base_helpers()).unwrap();
     PolicyModule::from_code(Engine::global().unwrap(), Code::Unverified(module, hook.env())).unwrap()
@@ -30,7 +30,7 @@ pub(super) fn instance_in(registry: &MapRegistry, policy: &PolicyModule) -> Inst
     Instance::new(policy, &maps, Limits { fuel: Some(10_000) }).unwrap()
 }
 
-fn instance(hook: Hook, text: &str) -> Instance {
+pub(crate) fn instance(hook: Hook, text: &str) -> Instance {
     instance_in(&registry(), &policy(hook, text, &[]))
 }
 
