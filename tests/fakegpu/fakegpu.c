@@ -639,6 +639,18 @@ static int driver_granularity(size_t *out, const void *properties, int option) {
     return SUCCESS;
 }
 
+// cuPointerGetAttribute: a property of the memory behind a pointer. NCCL asks whether CUDA IPC can export a buffer that was registered.
+static int driver_pointer_attribute(void *out, int attribute, void *address) {
+    enum { IS_LEGACY_CUDA_IPC_CAPABLE = 10 };
+    struct allocation a;
+    if (attribute != IS_LEGACY_CUDA_IPC_CAPABLE) {
+        dprintf(2, "[fakegpu] cuPointerGetAttribute(%d) is not implemented\n", attribute);
+        return NOT_SUPPORTED;
+    }
+    *(int *)out = look_up(address, &a) && a.kind == DEVICE;
+    return SUCCESS;
+}
+
 struct entry {
     const char *name;
     void *function;
@@ -656,6 +668,7 @@ static const struct entry driver[] = {
     ENTRY("cuCtxGetDevice", get_device),
     ENTRY("cuMemGetAddressRange", driver_address_range),
     ENTRY("cuMemGetAllocationGranularity", driver_granularity),
+    ENTRY("cuPointerGetAttribute", driver_pointer_attribute),
     ENTRY("cuLaunchKernel", driver_launch),
     ENTRY("cuLaunchKernelEx", driver_launch_ex),
 };

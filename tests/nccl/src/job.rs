@@ -359,7 +359,10 @@ impl Running {
         while !is_so() {
             let ended = self.workers.iter_mut().all(|worker| !matches!(worker.child.try_wait(), Ok(None)));
             if ended || Instant::now() > self.deadline {
-                bail!("waited in vain until {what}");
+                let workers = std::mem::take(&mut self.workers);
+                let runs = Running { workers, deadline: Instant::now() }.wait()?;
+                let runs: Vec<String> = runs.iter().map(Run::to_string).collect();
+                bail!("waited in vain until {what}\n{}", runs.join("\n"));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
