@@ -8,7 +8,8 @@
 //   3. NVML, opened by name: this library carries that name (soname), so that the loader hands out this copy (section 8).
 //
 // The comment above each function says in our words which promise of CUDA's documentation NCCL relies on there. A public runtime
-// function that is not answered prints its name and fails with cudaErrorNotSupported; the tests count that as a failure.
+// function, or driver function, that is not answered prints its name and fails with cudaErrorNotSupported; the tests count that as a
+// failure.
 //
 // Use: dlopen libnccl.so.2, dlopen this library, call fakegpu_attach(), then NCCL. Linux on x86-64 only. See README.md.
 // Environment: FAKEGPU_COUNT (devices, 8), FAKEGPU_SM (compute capability times ten, 90), FAKEGPU_LOG=1.
@@ -680,10 +681,67 @@ static void *entry_in(const struct entry *table, size_t count, const char *name)
     return NULL;
 }
 
-// cudaGetDriverEntryPointByVersion: the driver function of a name. A driver may lack any; NCCL then does without.
+// Where every function that is not in a table ends.
+static int not_implemented(const char *name) {
+    dprintf(2, "[fakegpu] %s is not implemented\n", name);
+    return fail(NOT_SUPPORTED);
+}
+
+// Makes the code at `at` jump to `target`, with `argument` as the first argument unless that is NULL.
+static int redirect(unsigned char *at, void *target, const char *argument) {
+    static const unsigned char MOV_RDI[] = {0x48, 0xBF}, MOV_R11[] = {0x49, 0xBB}, JMP_R11[] = {0x41, 0xFF, 0xE3};
+    unsigned char code[32];
+    size_t size = 0;
+#define PUT(from, bytes) (memcpy(code + size, (from), (bytes)), size += (bytes))
+    if (argument) {
+        PUT(MOV_RDI, sizeof MOV_RDI);
+        PUT(&argument, sizeof argument);
+    }
+    PUT(MOV_R11, sizeof MOV_R11);
+    PUT(&target, sizeof target);
+    PUT(JMP_R11, sizeof JMP_R11);
+#undef PUT
+    // Code of `size` bytes lies in at most two pages.
+    unsigned char *first = (unsigned char *)((uintptr_t)at & ~(uintptr_t)(PAGE - 1));
+    unsigned char *last = (unsigned char *)((uintptr_t)(at + size - 1) & ~(uintptr_t)(PAGE - 1));
+    size_t length = (size_t)(last - first) + PAGE;
+    if (mprotect(first, length, PROT_READ | PROT_WRITE | PROT_EXEC) != 0)
+        return -1;
+    memcpy(at, code, size);
+    return mprotect(first, length, PROT_READ | PROT_EXEC);
+}
+
+// A function that says that `name` is not implemented. NCCL calls many driver functions without a look whether they are there, and a
+// call of a null pointer would tell nobody what was missing.
+static void *stub_of(const char *name) {
+    enum { STUB = 32, STUBS = 4096 };
+    static pthread_mutex_t stub_lock = PTHREAD_MUTEX_INITIALIZER;
+    static unsigned char *stubs;
+    static const char *names[STUBS];
+    static size_t count;
+    void *found = NULL;
+    pthread_mutex_lock(&stub_lock);
+    if (!stubs) {
+        stubs = mmap(NULL, STUB * STUBS, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (stubs == MAP_FAILED)
+            stubs = NULL;
+    }
+    for (size_t i = 0; i < count && !found; i++)
+        if (strcmp(names[i], name) == 0)
+            found = stubs + i * STUB;
+    if (!found && stubs && count < STUBS && (names[count] = strdup(name))
+        && redirect(stubs + count * STUB, (void *)not_implemented, names[count]) == 0)
+        found = stubs + count++ * STUB;
+    pthread_mutex_unlock(&stub_lock);
+    return found;
+}
+
+// cudaGetDriverEntryPointByVersion: the driver function of a name.
 static int driver_entry(const char *name, void **out, unsigned version, unsigned long long flags, int *status) {
     (void)version, (void)flags;
     *out = entry_in(driver, sizeof driver / sizeof *driver, name);
+    if (!*out)
+        *out = stub_of(name);
     if (status)
         *status = *out ? 0 : 1; // cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound
     return SUCCESS;
@@ -764,36 +822,6 @@ static const struct entry runtime[] = {
     ENTRY("cudaStreamWaitEvent", succeed),
     ENTRY("cudaThreadExchangeStreamCaptureMode", succeed),
 };
-
-// Where every public runtime function that is not in the table ends.
-static int not_implemented(const char *name) {
-    dprintf(2, "[fakegpu] %s is not implemented\n", name);
-    return fail(NOT_SUPPORTED);
-}
-
-// Makes the code at `at` jump to `target`, with `argument` as the first argument unless that is NULL.
-static int redirect(unsigned char *at, void *target, const char *argument) {
-    static const unsigned char MOV_RDI[] = {0x48, 0xBF}, MOV_R11[] = {0x49, 0xBB}, JMP_R11[] = {0x41, 0xFF, 0xE3};
-    unsigned char code[32];
-    size_t size = 0;
-#define PUT(from, bytes) (memcpy(code + size, (from), (bytes)), size += (bytes))
-    if (argument) {
-        PUT(MOV_RDI, sizeof MOV_RDI);
-        PUT(&argument, sizeof argument);
-    }
-    PUT(MOV_R11, sizeof MOV_R11);
-    PUT(&target, sizeof target);
-    PUT(JMP_R11, sizeof JMP_R11);
-#undef PUT
-    // Code of `size` bytes lies in at most two pages.
-    unsigned char *first = (unsigned char *)((uintptr_t)at & ~(uintptr_t)(PAGE - 1));
-    unsigned char *last = (unsigned char *)((uintptr_t)(at + size - 1) & ~(uintptr_t)(PAGE - 1));
-    size_t length = (size_t)(last - first) + PAGE;
-    if (mprotect(first, length, PROT_READ | PROT_WRITE | PROT_EXEC) != 0)
-        return -1;
-    memcpy(at, code, size);
-    return mprotect(first, length, PROT_READ | PROT_EXEC);
-}
 
 // Whether a symbol is a public function of the CUDA runtime with room for the jump. cudaPfn... are functions of NCCL's own.
 static int is_runtime_function(const char *name, const Elf64_Sym *symbol) {
