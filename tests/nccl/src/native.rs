@@ -1,6 +1,6 @@
 //! [`shared_library`] and [`policy`]: what tests build from C, once for each run's directory.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -37,12 +37,25 @@ pub fn shared_library(source: &str, dir: &Path, options: &[&str]) -> Result<Path
     })
 }
 
-/// Builds the fake GPU. Its soname is NVML's, so that NCCL's dlopen of NVML finds it.
+/// The fake GPU, built under `target/nccl` once for all trials, and again when its source has changed. Its soname is NVML's, so that
+/// NCCL's dlopen of NVML finds it.
 ///
 /// # Errors
 /// As for [`shared_library`].
-pub fn fakegpu(dir: &Path) -> Result<PathBuf> {
-    shared_library("fakegpu/fakegpu.c", dir, &["-Wl,-soname,libnvidia-ml.so.1"])
+pub fn fakegpu() -> Result<PathBuf> {
+    let source = repository().join("tests/fakegpu/fakegpu.c");
+    let dir = repository().join("target/nccl/build");
+    fs::create_dir_all(&dir)?;
+    let lock = File::create(dir.join("lock"))?;
+    lock.lock()?;
+    let (library, built_from) = (dir.join("fakegpu.so"), dir.join("fakegpu.c"));
+    let text = fs::read(&source).with_context(|| format!("{}", source.display()))?;
+    let is_current = library.exists() && fs::read(&built_from).is_ok_and(|of| of == text);
+    if !is_current {
+        shared_library("fakegpu/fakegpu.c", &dir, &["-Wl,-soname,libnvidia-ml.so.1"])?;
+        fs::write(&built_from, text)?;
+    }
+    Ok(library)
 }
 
 /// Builds a policy of `tests/nccl/policies` for eBPF into `dir`, as `policies/Makefile` builds the others. `defines` are `NAME=value`.

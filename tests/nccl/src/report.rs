@@ -14,13 +14,8 @@ pub fn path() -> PathBuf {
     repository().join("docs/nccl-behaviour.md")
 }
 
-const HEAD: &str = "\
-<!-- Made by `make nccl-table` from tests/nccl/behaviour.toml, which the scenarios of tests/nccl found. Do not edit. -->
-# What NCCL does, by version
-
-Stock releases of NCCL (the wheels `nvidia-nccl-cu13`), run without a GPU ([tests/fakegpu](../tests/fakegpu/README.md)) and with our plugin.
-Each scenario is a trial of `make test-nccl`, which fails when an NCCL does something else than is written here.
-";
+/// What stands before the tables: how to read them, and what is worth knowing of them, by hand.
+const HEAD: &str = include_str!("report.md");
 
 /// The whole document.
 #[must_use]

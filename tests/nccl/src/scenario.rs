@@ -43,7 +43,7 @@ impl Lab {
         let policies = from_env("RINGFENCE_POLICIES")?;
         ensure!(cli.is_file(), "RINGFENCE_BIN: there is no {}", cli.display());
         fresh(&scratch)?;
-        let fakegpu = native::fakegpu(&scratch)?;
+        let fakegpu = native::fakegpu()?;
         Ok(Self { version, library, so, cli, policies, fakegpu, worker, scratch })
     }
 

@@ -29,9 +29,7 @@ fn a_script_that_is_none_is_an_error() {
 
 #[test]
 fn a_library_that_is_no_nccl_is_an_error() {
-    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("worker");
-    std::fs::create_dir_all(&dir).unwrap();
-    let fakegpu = native::fakegpu(&dir).unwrap();
+    let fakegpu = native::fakegpu().unwrap();
     let script = |library: &str| {
         serde_json::json!({"library": library, "fakegpu": fakegpu, "steps": [{"step": "version"}]})
             .to_string()

@@ -97,6 +97,9 @@ fn simulate(lab: &Lab) -> Result<Findings> {
     let body = vec![Collective::new(WORLD, Func::AllReduce, 1 << 20)];
     let mut steps = vec![init_all(2), Step::Simulate { body: body.clone() }, Step::Simulate { body }];
     steps.extend(finish(WORLD));
+    let own = Job::new(lab, "own")?.run_one(steps.clone())?;
+    let estimate = own.expect_clean()?.first("simulate")?.values["estimate_us"];
+    ensure!(estimate > 0.0, "NCCL alone estimates {estimate} us");
     let run = Job::new(lab, "job")?.policy(&lab.policy("ring_simple_all")).run_one(steps)?;
     run.expect_clean()?;
     expect_no_fault(&run)?;
