@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use super::common::{
     WORLD, call, calls, coll_channels, expect_no_fault, expect_route, expect_tuner, finish, init_all,
 };
-use super::witness::{Question, ask, describe};
+use super::witness::{Question, ask_each, describe};
 use crate::job::Job;
 use crate::native;
 use crate::scenario::{Findings, Lab, Scenario};
@@ -34,52 +34,58 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// What was asked between two runs that differ in one group.
-fn asked(lab: &Lab, name: &str, steps: Vec<Step>) -> Result<Vec<Question>> {
-    let mut before = vec![init_all(2)];
-    before.extend(steps);
-    let (run, questions) = ask(lab, Job::new(lab, name)?, before, finish(WORLD).into())?;
+/// What two ranks of one process are asked for each group, by its name.
+fn asked<const N: usize>(
+    lab: &Lab,
+    groups: [(&'static str, Vec<Collective>); N],
+) -> Result<Vec<(&'static str, Vec<Question>)>> {
+    let mut phases: Vec<Vec<Step>> = vec![vec![init_all(2)]];
+    phases.extend(groups.iter().map(|(_, body)| vec![Step::Group { body: body.clone() }]));
+    let (run, questions) = ask_each(lab, Job::new(lab, "asked")?, phases, finish(WORLD).into())?;
     run.expect_clean()?;
     expect_no_fault(&run)?;
-    Ok(questions)
+    ensure!(questions.len() == N + 1 && questions[0].is_empty(), "no group, no question: {questions:?}");
+    Ok(groups.into_iter().map(|(name, _)| name).zip(questions.into_iter().skip(1)).collect())
 }
 
 fn aggregates(lab: &Lab) -> Result<Findings> {
     let reduce = |count| Collective::new(WORLD, Func::AllReduce, count);
-    let groups: [(&str, Vec<Collective>); 5] = [
+    let groups: [(&str, Vec<Collective>); 6] = [
         ("AllReduce of 4 KiB, twice", vec![reduce(1024), reduce(1024)]),
         ("AllReduce of 4 KiB and 12 KiB", vec![reduce(1024), reduce(3072)]),
         ("AllReduce of 4 KiB and 16 KiB", vec![reduce(1024), reduce(4096)]),
         ("AllReduce of 4 KiB and 64 KiB", vec![reduce(1024), reduce(16384)]),
         ("AllReduce of 4 KiB, sixteen times", vec![reduce(1024); 16]),
+        (
+            "AllReduce and AllGather of 4 KiB",
+            vec![reduce(1024), Collective::new(WORLD, Func::AllGather, 1024)],
+        ),
     ];
+    let bytes = |body: &[Collective]| -> u64 {
+        body.iter().map(|one| one.count * 4 * if one.func == Func::AllGather { 2 } else { 1 }).sum()
+    };
+    let sent: Vec<u64> = groups.iter().map(|(_, body)| bytes(body)).collect();
     let mut findings = Findings::new();
-    for (i, (name, body)) in groups.into_iter().enumerate() {
-        let bytes: u64 = body.iter().map(|one| one.count * 4).sum();
-        let questions = asked(lab, &format!("group{i}"), vec![Step::Group { body }])?;
-        ensure!(!questions.is_empty(), "{name}: the tuner was not asked");
+    for ((name, questions), sent) in asked(lab, groups)?.into_iter().zip(sent) {
         let told: u64 = questions.iter().map(|q| q.bytes).sum();
-        ensure!(told <= bytes, "{name}: {bytes} B were sent, {}", describe(&questions));
+        ensure!(told == sent, "{name}: {sent} B were sent, {}", describe(&questions));
         findings.note(name, describe(&questions));
     }
-    let body = vec![reduce(1024), Collective::new(WORLD, Func::AllGather, 1024)];
-    findings.note(
-        "AllReduce and AllGather of 4 KiB",
-        describe(&asked(lab, "mixed", vec![Step::Group { body }])?),
-    );
     Ok(findings)
 }
 
 fn broadcasts_of_several_roots(lab: &Lab) -> Result<Findings> {
     let broadcast = |root, count| Collective { root, ..Collective::new(WORLD, Func::Broadcast, count) };
-    let mut findings = Findings::new();
-    let one = vec![broadcast(0, 1024), broadcast(0, 1024)];
-    findings.note("one root, 4 KiB twice", describe(&asked(lab, "one", vec![Step::Group { body: one }])?));
     let two = vec![broadcast(0, 1024), broadcast(1, 2048)];
-    findings.note(
-        "two roots, 4 KiB and 8 KiB",
-        describe(&asked(lab, "two", vec![Step::Group { body: two.clone() }])?),
-    );
+    let groups = [
+        ("one root, 4 KiB twice", vec![broadcast(0, 1024), broadcast(0, 1024)]),
+        ("two roots, 4 KiB and 8 KiB", two.clone()),
+    ];
+    let mut findings = Findings::new();
+    for (name, questions) in asked(lab, groups)? {
+        ensure!(!questions.is_empty(), "{name}: the tuner was not asked");
+        findings.note(name, describe(&questions));
+    }
 
     // Channels above the communicator's own are not clamped by NCCL on this path, and crash it: the policy's must not arrive.
     let policy = native::policy("channels", &lab.scratch, &["CHANNELS=64"])?;

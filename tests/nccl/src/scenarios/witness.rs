@@ -1,4 +1,4 @@
-//! [`ask`]: a run under the policy `witness`, which counts what NCCL asks, and its map, read from outside by `ringfence map dump` while
+//! [`ask`] and [`ask_each`]: a run under the policy `witness`, which counts what NCCL asks, and its map, read from outside by `ringfence map dump` while
 //! the communicators live.
 
 use std::fs;
@@ -79,29 +79,62 @@ struct Value {
     offered: u64,
 }
 
-/// One more process of the job runs `before`; its map is read; then it runs `after`. Its questions, sorted. Other processes of the job have
-/// the policy too.
+/// [`ask_each`] with one phase.
 pub(super) fn ask(
     lab: &Lab,
     job: Job<'_>,
-    before: Vec<Step>,
+    phase: Vec<Step>,
     after: Vec<Step>,
 ) -> Result<(Run, Vec<Question>)> {
+    let (run, mut questions) = ask_each(lab, job, vec![phase], after)?;
+    Ok((run, questions.pop().unwrap_or_default()))
+}
+
+/// One more process of the job goes through the phases, and what each of them asked is read from its map; then it runs `after`. Other
+/// processes of the job have the policy too.
+pub(super) fn ask_each(
+    lab: &Lab,
+    job: Job<'_>,
+    phases: Vec<Vec<Step>>,
+    after: Vec<Step>,
+) -> Result<(Run, Vec<Vec<Question>>)> {
     let policy = native::policy("witness", &lab.scratch, &[])?;
-    let (ready, go) = (job.file("ready"), job.file("go"));
-    let mut steps = before;
-    steps.push(Step::Touch { path: ready.clone() });
-    steps.push(Step::WaitFile { path: go.clone(), timeout_ms: 20_000 });
+    let marks: Vec<_> =
+        (0..phases.len()).map(|i| (job.file(&format!("done{i}")), job.file(&format!("go{i}")))).collect();
+    let mut steps = Vec::new();
+    for (phase, (done, go)) in phases.into_iter().zip(&marks) {
+        steps.extend(phase);
+        steps.push(Step::Touch { path: done.clone() });
+        steps.push(Step::WaitFile { path: go.clone(), timeout_ms: 20_000 });
+    }
     steps.extend(after);
     let number = job.count();
     let mut running = job.policy(&policy).process(steps).start()?;
-    running.wait_for(&ready)?;
-    let pid = running.pid(number).context("it was started")?;
-    let dir = running.dir(number).context("it was started")?.to_owned();
-    let questions = dump(lab, pid, &dir);
-    fs::write(&go, "")?;
+    let (mut asked, mut so_far) = (Vec::new(), Vec::new());
+    for (done, go) in &marks {
+        running.wait_for(done)?;
+        let pid = running.pid(number).context("it was started")?;
+        let dir = running.dir(number).context("it was started")?.to_owned();
+        let now = dump(lab, pid, &dir)?;
+        asked.push(since(&so_far, &now));
+        so_far = now;
+        fs::write(go, "")?;
+    }
     let run = running.wait()?.pop().context("it was the last")?;
-    Ok((run, questions?))
+    Ok((run, asked))
+}
+
+/// What is in `now` and was not in `before`, by the count of calls.
+fn since(before: &[Question], now: &[Question]) -> Vec<Question> {
+    let calls_before = |q: &Question| {
+        let same = |old: &&Question| {
+            Question { calls: 0, offered: 0, ..(*old).clone() }
+                == Question { calls: 0, offered: 0, ..q.clone() }
+        };
+        before.iter().find(same).map_or(0, |old| old.calls)
+    };
+    let rest = now.iter().map(|q| Question { calls: q.calls - calls_before(q), ..q.clone() });
+    rest.filter(|q| q.calls > 0).collect()
 }
 
 fn dump(lab: &Lab, pid: u32, run_dir: &std::path::Path) -> Result<Vec<Question>> {
