@@ -20,7 +20,11 @@ pub fn repository() -> PathBuf {
 pub fn shared_library(source: &str, dir: &Path, options: &[&str]) -> Result<PathBuf> {
     let source = repository().join("tests").join(source);
     let name = source.file_stem().context("a C file has a name")?.to_string_lossy().into_owned();
-    build(&dir.join(format!("{name}.so")), |out| {
+    compile(&[source], &dir.join(format!("{name}.so")), options)
+}
+
+fn compile(sources: &[PathBuf], out: &Path, options: &[&str]) -> Result<PathBuf> {
+    build(out, |out| {
         let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
         cc.args([
             "-O2",
@@ -32,7 +36,7 @@ pub fn shared_library(source: &str, dir: &Path, options: &[&str]) -> Result<Path
             "-fPIC",
             "-pthread",
         ]);
-        cc.args(options).arg("-o").arg(out).arg(&source);
+        cc.args(options).arg("-o").arg(out).args(sources);
         cc
     })
 }
@@ -43,19 +47,30 @@ pub fn shared_library(source: &str, dir: &Path, options: &[&str]) -> Result<Path
 /// # Errors
 /// As for [`shared_library`].
 pub fn fakegpu() -> Result<PathBuf> {
-    let source = repository().join("tests/fakegpu/fakegpu.c");
+    let (sources, text) = fakegpu_sources()?;
     let dir = repository().join("target/nccl/build");
     fs::create_dir_all(&dir)?;
     let lock = File::create(dir.join("lock"))?;
     lock.lock()?;
-    let (library, built_from) = (dir.join("fakegpu.so"), dir.join("fakegpu.c"));
-    let text = fs::read(&source).with_context(|| format!("{}", source.display()))?;
+    let (library, built_from) = (dir.join("fakegpu.so"), dir.join("fakegpu.txt"));
     let is_current = library.exists() && fs::read(&built_from).is_ok_and(|of| of == text);
     if !is_current {
-        shared_library("fakegpu/fakegpu.c", &dir, &["-Wl,-soname,libnvidia-ml.so.1"])?;
+        compile(&sources, &library, &["-Wl,-soname,libnvidia-ml.so.1"])?;
         fs::write(&built_from, text)?;
     }
     Ok(library)
+}
+
+/// Its C files, and the text of all that it is made of.
+fn fakegpu_sources() -> Result<(Vec<PathBuf>, Vec<u8>)> {
+    let dir = repository().join("tests/fakegpu");
+    let entries = fs::read_dir(&dir).with_context(|| format!("{}", dir.display()))?;
+    let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    files.retain(|file| file.extension().is_some_and(|kind| kind == "c" || kind == "h"));
+    files.sort_unstable();
+    let text = files.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?.concat();
+    files.retain(|file| file.extension().is_some_and(|kind| kind == "c"));
+    Ok((files, text))
 }
 
 /// Builds a policy of `tests/nccl/policies` for eBPF into `dir`, as `policies/Makefile` builds the others. `defines` are `NAME=value`.

@@ -234,7 +234,7 @@ impl Nccl {
         };
         let nccl = open(library, RTLD_LOCAL)?;
         let fake = open(fakegpu, RTLD_GLOBAL)?;
-        // SAFETY: the types are those of fakegpu.c; nothing of NCCL has run yet, as fakegpu_attach demands.
+        // SAFETY: the types are those of fakegpu (attach.c); nothing of NCCL has run yet, as fakegpu_attach demands.
         let (attach, set_device) = unsafe {
             let attach: Symbol<unsafe extern "C" fn() -> c_int> = symbol(&fake, "fakegpu_attach")?;
             let set_device: Symbol<unsafe extern "C" fn(c_int) -> c_int> =
