@@ -11,7 +11,7 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -19,6 +19,7 @@ use crate::log::NcclLog;
 use crate::native;
 use crate::scenario::Lab;
 use crate::script::{Report, Script, Step};
+use crate::shm;
 
 /// How long a worker may take unless a scenario says otherwise. The longest takes a few seconds on two idle cores.
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -263,7 +264,11 @@ impl<'a> Job<'a> {
     /// # Errors
     /// One cannot be started.
     pub fn start(self) -> Result<Running> {
-        let mut running = Running { workers: Vec::new(), deadline: Instant::now() + self.timeout };
+        let mut running = Running {
+            workers: Vec::new(),
+            started: SystemTime::now(),
+            deadline: Instant::now() + self.timeout,
+        };
         for (number, process) in self.processes.iter().enumerate() {
             running.workers.push(self.spawn(number, process)?);
         }
@@ -319,6 +324,7 @@ struct Worker {
 /// Started processes.
 pub struct Running {
     workers: Vec<Worker>,
+    started: SystemTime,
     deadline: Instant,
 }
 
@@ -360,7 +366,7 @@ impl Running {
             let ended = self.workers.iter_mut().all(|worker| !matches!(worker.child.try_wait(), Ok(None)));
             if ended || Instant::now() > self.deadline {
                 let workers = std::mem::take(&mut self.workers);
-                let runs = Running { workers, deadline: Instant::now() }.wait()?;
+                let runs = Running { workers, started: self.started, deadline: Instant::now() }.wait()?;
                 let runs: Vec<String> = runs.iter().map(Run::to_string).collect();
                 bail!("waited in vain until {what}\n{}", runs.join("\n"));
             }
@@ -376,6 +382,7 @@ impl Running {
     pub fn wait(mut self) -> Result<Vec<Run>> {
         let mut workers = std::mem::take(&mut self.workers);
         let ends: Vec<_> = workers.iter_mut().map(|worker| worker.end(self.deadline)).collect();
+        shm::sweep(self.started);
         workers.iter().zip(ends).map(|(worker, end)| read(&worker.dir, end?)).collect()
     }
 }
@@ -386,6 +393,9 @@ impl Drop for Running {
         for worker in &mut self.workers {
             let _ = worker.child.kill();
             let _ = worker.child.wait();
+        }
+        if !self.workers.is_empty() {
+            shm::sweep(self.started);
         }
     }
 }

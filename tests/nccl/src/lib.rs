@@ -18,6 +18,7 @@ pub mod report;
 pub mod scenario;
 pub mod scenarios;
 pub mod script;
+mod shm;
 pub mod versions;
 pub mod worker;
 
