@@ -60,7 +60,7 @@ fn reload(lab: &Lab) -> Result<()> {
         set("before"),
         all_reduce("before", 1 << 10),
         Step::Touch { path: ready.clone() },
-        Step::WaitFile { path: go.clone(), timeout_ms: 20_000 },
+        Step::WaitFile { path: go.clone(), timeout_ms: 60_000 },
         all_reduce("before", 1 << 10),
         set("after"),
         all_reduce("after", 1 << 10),

@@ -40,7 +40,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 
 fn nonblocking(lab: &Lab) -> Result<Findings> {
     let config = Config { blocking: Some(false), name: Some("nonblocking".into()), ..Config::default() };
-    let settle = || Step::Settle { set: WORLD.into(), timeout_ms: 20_000 };
+    let settle = || Step::Settle { set: WORLD.into(), timeout_ms: 60_000 };
     let mut steps = vec![
         Step::InitRank { set: WORLD.into(), ranks: 2, local: vec![0, 1], id_file: None, config },
         settle(),

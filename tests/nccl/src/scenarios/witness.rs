@@ -105,7 +105,7 @@ pub(super) fn ask_each(
     for (phase, (done, go)) in phases.into_iter().zip(&marks) {
         steps.extend(phase);
         steps.push(Step::Touch { path: done.clone() });
-        steps.push(Step::WaitFile { path: go.clone(), timeout_ms: 20_000 });
+        steps.push(Step::WaitFile { path: go.clone(), timeout_ms: 60_000 });
     }
     steps.extend(after);
     let number = job.count();

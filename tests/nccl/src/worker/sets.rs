@@ -10,7 +10,7 @@ use crate::nccl::{Buffer, Code, Comm, Nccl, Registration, UniqueId};
 use crate::script::Config;
 
 /// How long a rank waits for the unique id of another process.
-const ID_TIMEOUT: Duration = Duration::from_secs(20);
+const ID_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A communicator and what belongs to it.
 pub(crate) struct Member {
