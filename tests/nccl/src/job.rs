@@ -294,7 +294,7 @@ impl<'a> Job<'a> {
                 command.env_remove(name);
             }
         }
-        command.env("NCCL_DEBUG_FILE", dir.join("nccl.log"));
+        command.env("LD_PRELOAD", &self.lab.patience).env("NCCL_DEBUG_FILE", dir.join("nccl.log"));
         command.env("RINGFENCE_RUN_DIR", &dir).env("RINGFENCE_METRICS_FILE", dir.join("metrics.prom"));
         command.envs(&self.env).envs(&process.env);
         let child = command.spawn().with_context(|| format!("{}", self.lab.worker.display()))?;

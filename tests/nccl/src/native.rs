@@ -41,21 +41,35 @@ fn compile(sources: &[PathBuf], out: &Path, options: &[&str]) -> Result<PathBuf>
     })
 }
 
-/// The fake GPU, built under `target/nccl` once for all trials, and again when its source has changed. Its soname is NVML's, so that
-/// NCCL's dlopen of NVML finds it.
+/// The fake GPU, built under `target/nccl` once for all trials. Its soname is NVML's, so that NCCL's dlopen of NVML finds it.
 ///
 /// # Errors
 /// As for [`shared_library`].
 pub fn fakegpu() -> Result<PathBuf> {
     let (sources, text) = fakegpu_sources()?;
+    once("fakegpu", &sources, &text, &["-Wl,-soname,libnvidia-ml.so.1"])
+}
+
+/// What is preloaded into workers, so that NCCL's polling leaves the cores to those it waits for (tests/nccl/native/patience.c).
+///
+/// # Errors
+/// As for [`shared_library`].
+pub fn patience() -> Result<PathBuf> {
+    let source = repository().join("tests/nccl/native/patience.c");
+    let text = fs::read(&source).with_context(|| format!("{}", source.display()))?;
+    once("patience", &[source], &text, &[])
+}
+
+/// Builds a shared library under `target/nccl`, or takes the one that was built from the same text.
+fn once(name: &str, sources: &[PathBuf], text: &[u8], options: &[&str]) -> Result<PathBuf> {
     let dir = repository().join("target/nccl/build");
     fs::create_dir_all(&dir)?;
     let lock = File::create(dir.join("lock"))?;
     lock.lock()?;
-    let (library, built_from) = (dir.join("fakegpu.so"), dir.join("fakegpu.txt"));
+    let (library, built_from) = (dir.join(format!("{name}.so")), dir.join(format!("{name}.txt")));
     let is_current = library.exists() && fs::read(&built_from).is_ok_and(|of| of == text);
     if !is_current {
-        compile(&sources, &library, &["-Wl,-soname,libnvidia-ml.so.1"])?;
+        compile(sources, &library, options)?;
         fs::write(&built_from, text)?;
     }
     Ok(library)

@@ -25,6 +25,8 @@ pub struct Lab {
     pub policies: PathBuf,
     /// The fake GPU, built.
     pub fakegpu: PathBuf,
+    /// What is preloaded into workers.
+    pub patience: PathBuf,
     /// The binary that has the command `worker`.
     pub worker: PathBuf,
     /// A directory of this scenario's own, empty at first; kept for those who look for the reason of a failure.
@@ -43,8 +45,8 @@ impl Lab {
         let policies = from_env("RINGFENCE_POLICIES")?;
         ensure!(cli.is_file(), "RINGFENCE_BIN: there is no {}", cli.display());
         fresh(&scratch)?;
-        let fakegpu = native::fakegpu()?;
-        Ok(Self { version, library, so, cli, policies, fakegpu, worker, scratch })
+        let (fakegpu, patience) = (native::fakegpu()?, native::patience()?);
+        Ok(Self { version, library, so, cli, policies, fakegpu, patience, worker, scratch })
     }
 
     /// The object of a policy that ships.
