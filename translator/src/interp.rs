@@ -270,8 +270,8 @@ impl<'a> Interp<'a> {
         const ENOENT: i64 = -2;
         let map = ((m.regs[2] >> 32) as u32).checked_sub(MAP_OBJECT_TAG).and_then(|k| u16::try_from(k).ok());
         let map = map.ok_or(FaultKind::NotMap(m.regs[2]))?;
-        let slot = self.program.tail_targets(MapIdx(map)).get(m.regs[3] as u32 as usize);
-        let target = slot.copied().flatten().filter(|_| m.tail_calls < MAX_TAIL_CALLS);
+        let slot = self.program.tail_target(MapIdx(map), m.regs[3] as u32);
+        let target = slot.filter(|_| m.tail_calls < MAX_TAIL_CALLS);
         let Some((target, frame)) = target.zip(m.frames.last_mut()) else {
             m.regs[0] = ENOENT as u64;
             return Ok(Flow::Next);

@@ -171,6 +171,19 @@ impl MapDecl {
         shape(self) == shape(other)
     }
 
+    /// The shape in one line, for messages.
+    pub fn shape(&self) -> String {
+        let (kind, k, v, n) = (self.kind.name(), self.key_size, self.value_size, self.max_entries);
+        let mut text = format!("{kind}(key {k}, value {v}, {n} entries");
+        if self.flags != 0 {
+            text += &format!(", flags {:#x}", self.flags);
+        }
+        if let Some(at) = self.spin_lock {
+            text += &format!(", lock at {at}");
+        }
+        text + if self.read_only { ", read-only)" } else { ")" }
+    }
+
     /// Do bytes `[lo, hi)` of a value touch its spin lock?
     pub fn touches_lock(&self, lo: i64, hi: i64) -> bool {
         self.spin_lock.is_some_and(|at| lo < i64::from(at + SPIN_LOCK_BYTES) && i64::from(at) < hi)

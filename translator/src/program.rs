@@ -4,8 +4,12 @@
 use crate::error::{At, Error, ErrorKind, Stage};
 use crate::isa::{Insn, MapIdx, Pc};
 use crate::map::MapDecl;
+use std::collections::BTreeMap;
 
 mod link;
+mod merge;
+#[cfg(all(test, feature = "asm"))]
+mod merge_tests;
 pub(crate) use link::LinkInput;
 
 /// A function of a program: the entry, or a target of bpf-to-bpf calls and callbacks.
@@ -40,8 +44,8 @@ pub struct SourceLine {
     pub text: String,
 }
 
-/// Decoded, linked code of one entry point. Made by [`Object::program`](crate::Object::program) or
-/// [`Program::from_code`] alone.
+/// Decoded, linked code of one entry point, with the targets of its tail calls. Made by [`Object::program`](crate::Object::program) or
+/// [`Program::from_code`] alone; [`Program::append`] and [`Program::fill_slot`] add targets from other objects.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(crate) name: String,
@@ -57,13 +61,13 @@ pub struct Program {
     pub(crate) tails: Vec<TailTargets>,
 }
 
-/// The functions in the slots of a program array, as the object initialises them. Each is an entry point of its own: a tail call
-/// ends the function that makes it and begins the target, with the context and an empty stack.
+/// The functions in the slots of a program array, as the object initialises them or [`Program::fill_slot`] put them there. Each is an
+/// entry point of its own: a tail call ends the function that makes it and begins the target, with the context and an empty stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TailTargets {
     pub(crate) map: MapIdx,
-    /// By slot, as many as are named.
-    pub(crate) slots: Vec<Option<Pc>>,
+    /// By slot; a slot that is not named is empty.
+    pub(crate) slots: BTreeMap<u32, Pc>,
 }
 
 impl Program {
@@ -95,25 +99,31 @@ impl Program {
         };
         let index = self.maps.iter().position(|m| m.name == map).ok_or_else(|| missing("such map"))?;
         let find = |name: &str| self.funcs.iter().find(|f| f.name == name).map(|f| f.start);
-        let slots = targets.iter().map(|t| match t {
-            Some(name) => find(name).map(Some).ok_or_else(|| missing(&format!("function {name}"))),
-            None => Ok(None),
-        });
-        let slots = slots.collect::<Result<_, _>>()?;
+        let mut slots = BTreeMap::new();
+        for (slot, target) in (0..).zip(targets) {
+            let Some(name) = target else { continue };
+            slots.insert(slot, find(name).ok_or_else(|| missing(&format!("function {name}")))?);
+        }
         self.tails.push(TailTargets { map: MapIdx(index as u16), slots });
         self.check_tails()?;
         Ok(self)
     }
 
-    /// Functions in the slots of that program array; empty if the object names none.
-    pub fn tail_targets(&self, map: MapIdx) -> &[Option<Pc>] {
-        self.tails.iter().find(|t| t.map == map).map_or(&[], |t| &t.slots)
+    /// The slots of that program array that hold functions, in order, each with the start of its function.
+    pub fn tail_targets(&self, map: MapIdx) -> impl Iterator<Item = (u32, Pc)> {
+        let slots = self.tails.iter().filter(move |t| t.map == map).flat_map(|t| &t.slots);
+        slots.map(|(slot, pc)| (*slot, *pc))
+    }
+
+    /// The function in that slot of that program array.
+    pub fn tail_target(&self, map: MapIdx, slot: u32) -> Option<Pc> {
+        self.tails.iter().filter(|t| t.map == map).find_map(|t| t.slots.get(&slot).copied())
     }
 
     /// Where runs may begin: the entry function, then every target of a tail call, each once.
     pub(crate) fn roots(&self) -> Vec<Pc> {
         let mut roots = vec![Pc(0)];
-        for pc in self.tails.iter().flat_map(|t| t.slots.iter().flatten()) {
+        for pc in self.tails.iter().flat_map(|t| t.slots.values()) {
             if !roots.contains(pc) {
                 roots.push(*pc);
             }

@@ -10,7 +10,7 @@ use crate::isa::{MapIdx, Pc};
 use crate::limits::{MAX_LINE_BYTES, MAX_MAPS, MAX_PROGRAM_SLOTS};
 use crate::map::MapDecl;
 use crate::program::{Func, LinkInput, Program, SourceLine, TailTargets};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Relocation of a 64-bit immediate load.
 const R_BPF_64_64: u32 = object::elf::R_BPF_64_64;
@@ -258,7 +258,7 @@ impl<'o> Linker<'o> {
     /// What the object puts into the slots of a program array, as libbpf reads it: a relocation per slot, of 8 bytes.
     fn tail_targets(&mut self, map: u16, section: usize, (start, end): (u64, u64)) -> Result<(), Error> {
         let entries = u64::from(self.maps.get(usize::from(map)).map_or(0, |m| m.max_entries));
-        let mut slots: Vec<Option<Pc>> = Vec::new();
+        let mut slots = BTreeMap::new();
         for reloc in self.image().relocs(section).iter().filter(|r| (start..end).contains(&r.offset)) {
             let bad = |text: String| {
                 let name = &self.image().sections[section].name;
@@ -289,9 +289,8 @@ impl<'o> Linker<'o> {
                 ));
             }
             let pc = self.place(id)?;
-            let slot = slot as usize;
-            slots.resize(slots.len().max(slot + 1), None);
-            slots[slot] = Some(pc);
+            // Below `entries`, which are 32 bits.
+            slots.insert(slot as u32, pc);
         }
         self.tails.push(TailTargets { map: MapIdx(map), slots });
         Ok(())

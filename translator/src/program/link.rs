@@ -55,11 +55,12 @@ impl Program {
     /// Slots of program arrays hold functions.
     pub(crate) fn check_tails(&self) -> Result<(), Error> {
         for tails in &self.tails {
+            let last = tails.slots.last_key_value().map(|(slot, _)| *slot);
             let fits =
-                |m: &MapDecl| m.kind == MapKind::ProgArray && tails.slots.len() <= m.max_entries as usize;
+                |m: &MapDecl| m.kind == MapKind::ProgArray && last.is_none_or(|slot| slot < m.max_entries);
             let starts = |pc: &Pc| self.funcs.binary_search_by_key(pc, |f| f.start).is_ok();
             let map = self.maps.get(usize::from(tails.map.0));
-            if !map.is_some_and(fits) || !tails.slots.iter().flatten().all(starts) {
+            if !map.is_some_and(fits) || !tails.slots.values().all(starts) {
                 let name = map.map_or(String::new(), |m| m.name.clone());
                 let text = "functions for slots that a program array of this size does not have";
                 return Err(Error::new(Stage::Link, ErrorKind::BadMap, At::Map(name), text));

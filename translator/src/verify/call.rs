@@ -82,13 +82,14 @@ impl Machine<'_> {
     }
 
     /// A tail call finds no program and goes on, or the function ends with what the program returns, which may be anything:
-    /// the program itself ends if this is its entry function, whose result the target is verified to give. Targets that the
-    /// object names are verified as programs of their own, from the entry state; the runtime has no stack for them below that of
+    /// the program itself ends if this is its entry function, whose result the target is verified to give. Targets in
+    /// the slots are verified as programs of their own, from the entry state; the runtime has no stack for them below that of
     /// callers.
     fn tail_call(&self, state: &mut State, map: Option<MapIdx>, next: Pc) -> Duty<Flow> {
-        let named = map.is_some_and(|m| self.program.tail_targets(m).iter().any(Option::is_some));
+        let named = map.is_some_and(|m| self.program.tail_targets(m).next().is_some());
         if named && state.depth() > 1 {
-            let why = "a tail call to a program of the object is offered in entry functions alone";
+            let why =
+                "a tail call into a program array that holds programs is offered in entry functions alone";
             return refuse(K::Unsupported, why);
         }
         if !state.refs().is_empty() {

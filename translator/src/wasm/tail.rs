@@ -1,4 +1,4 @@
-//! Tail calls of [`Lower`]: to the programs that the object puts into the slots of a program array. A call and a return, with a
+//! Tail calls of [`Lower`]: to the programs in the slots of a program array. A call and a return, with a
 //! global that counts them; where the slot is empty or beyond, or the count used up, the helper comes back.
 
 use super::layout::MAP_OBJECT_TAG;
@@ -34,10 +34,9 @@ impl Lower<'_> {
     /// Leaves the function if a program of that map is to go on.
     fn tail_call_of(&mut self, map: MapIdx) {
         let funcs = self.input.program.funcs();
-        let slots = self.input.program.tail_targets(map);
         let index = |pc: Pc| funcs.binary_search_by_key(&pc, |f| f.start).ok();
-        let targets: Vec<(usize, usize)> =
-            slots.iter().enumerate().filter_map(|(i, pc)| Some((i, index((*pc)?)?))).collect();
+        let slots = self.input.program.tail_targets(map);
+        let targets: Vec<(u32, usize)> = slots.filter_map(|(slot, pc)| Some((slot, index(pc)?))).collect();
         if targets.is_empty() {
             return;
         }
