@@ -12,6 +12,7 @@
 //! program = "tune"           # optional; needed if the object holds several programs for one hook. Without it, all of an object's
 //!                            # programs are loaded, one for each hook
 //! hook = "tuner"             # optional: a hook's name; default: as the section of each program says
+//! chain = true               # optional; false: not asked on its own, only a target of tail calls (`programs` below)
 //! ops = ["connect"]          # optional, for the hook net: the calls that the policy hears of (`ringfence hooks`); default: all
 //! events = ["coll", "p2p"]   # optional: what to ask NCCL's profiler for. Hook profiler: "coll" (default) and "p2p"; hook
 //!                            # profiler/event: any of docs/profiler.md, default "coll" and "p2p"
@@ -29,6 +30,9 @@
 //! scope = "communicator"     # "policy", "communicator" or "process" (default)
 //! reset = true               # a reload may drop the contents when the shape has changed
 //!
+//! [maps.jump_table]          # a program array
+//! programs = { 0 = "small", 7 = "large" } # which policies its slots lead to, by name, in every policy of the set that declares it
+//!
 //! [maps.events]              # a ring buffer
 //! log = true                 # its records go to the log, as JSON; at most some a second
 //!
@@ -43,6 +47,7 @@
 //! Changes are noticed in the directory itself. Files in directories below it may be named, but are read again only
 //! when something in the policy directory changes too.
 
+mod links;
 mod source;
 
 pub(crate) use source::K8S_DATA;
@@ -98,12 +103,27 @@ pub struct PolicyEntry {
     pub events: Option<Vec<String>>,
     /// Operations of the hook `net`, by name; all if there is none.
     pub ops: Option<Vec<String>>,
+    /// Is it asked on its own? If not, it is a target of tail calls alone.
+    #[serde(default = "yes")]
+    pub chain: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl PolicyEntry {
     /// An entry that says nothing but the file.
     pub fn of_file(file: impl Into<String>) -> PolicyEntry {
-        PolicyEntry { file: file.into(), name: None, program: None, hook: None, events: None, ops: None }
+        PolicyEntry {
+            file: file.into(),
+            name: None,
+            program: None,
+            hook: None,
+            events: None,
+            ops: None,
+            chain: true,
+        }
     }
 
     /// `events` as NCCL's bits; 0 if it names none.
@@ -135,7 +155,7 @@ pub struct LimitsEntry {
 }
 
 /// `[maps.NAME]` of the manifest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MapEntry {
     /// Who shares the map.
@@ -147,6 +167,9 @@ pub struct MapEntry {
     /// Are the records of this ring buffer written to the log? Nobody else gets them then.
     #[serde(default)]
     pub log: bool,
+    /// Names of the policies to which the slots of this program array lead.
+    #[serde(default, deserialize_with = "links::slots")]
+    pub programs: BTreeMap<u32, String>,
 }
 
 /// The scopes that a manifest may name.
@@ -222,6 +245,7 @@ impl Manifest {
         check_limits(&raw.limits)?;
         raw.env.check().map_err(|(key, why)| field(key, why))?;
         check_schemas(&raw.schemas)?;
+        links::check(&policies, &raw.maps)?;
         Ok(Manifest { policies, limits: raw.limits, maps: raw.maps, env: raw.env, schemas: raw.schemas })
     }
 
@@ -388,8 +412,11 @@ reset = true
                 max_chunk_size: None
             }
         );
-        assert_eq!(m.maps["latency"], MapEntry { scope: ScopeName::Communicator, reset: true, log: false });
-        assert_eq!(m.maps["other"], MapEntry { scope: ScopeName::Process, reset: false, log: false });
+        assert_eq!(
+            m.maps["latency"],
+            MapEntry { scope: ScopeName::Communicator, reset: true, ..MapEntry::default() }
+        );
+        assert_eq!(m.maps["other"], MapEntry::default());
     }
 
     #[test]

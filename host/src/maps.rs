@@ -37,6 +37,7 @@ mod words;
 pub use errno::Errno;
 pub(crate) use errno::{UpdateFlags, UpdateMode};
 pub(crate) use reader::Reader;
+pub(crate) use registry::DataOf;
 pub use registry::{DEFAULT_MAP_BYTES, MapRegistry, MapSet, Owner, Scope, ScopeRules};
 pub(crate) use slots::{RankSlot, RankSlots};
 pub(crate) use words::word_at;
@@ -79,7 +80,7 @@ enum Body {
     /// Hashes of all kinds.
     Hash(HashIndex),
     Ring(Ring),
-    /// Targets of tail calls; those that an object names are part of its code, and there are no others.
+    /// Targets of tail calls; those that objects and the manifest name are part of the code, and there are no others.
     Programs,
 }
 
@@ -122,7 +123,7 @@ impl Map {
 
     /// The shape in one line: `hash(key 8, value 16, 1024 entries)`.
     pub fn shape(&self) -> String {
-        shape::shape(&self.decl)
+        self.decl.shape()
     }
 
     /// Entries in use; for arrays all of them; for ring buffers the bytes that were not consumed yet.

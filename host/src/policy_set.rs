@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::hooks::Hook;
 use crate::instance::{Instance, Limits};
-use crate::maps::{MapRegistry, MapSet, Owner, Scope, ScopeRules};
+use crate::maps::{DataOf, MapRegistry, MapSet, Owner, Scope, ScopeRules};
 use crate::policy::{ContentHash, PolicyModule};
 use ringfence_translator::verify::Verifier;
 use ringfence_translator::{MapDecl, MapKind, Object, Rejection, Translator};
@@ -15,10 +15,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+mod link;
+
+pub use link::TailSlot;
+use link::{Linked, Members};
+
 /// Most bytes of all maps of a set, unless its manifest says otherwise.
 pub const DEFAULT_MAP_MEMORY: u64 = 256 << 20;
 
-/// A policy of a set, as machine code.
+/// A policy of a set, as machine code, the targets of its tail calls included.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Name in logs: the manifest's, or the file's.
@@ -31,9 +36,13 @@ pub struct Policy {
     pub events: u32,
     /// Operations that it hears of on the hook `net`, as bits.
     pub ops: u32,
+    /// Where its tail calls lead, by map and slot.
+    pub tails: Vec<TailSlot>,
+    /// Whose the global data is that came with the targets of its tail calls, by map name.
+    data: BTreeMap<String, DataOf>,
 }
 
-/// All policies of a source, in the order of the chain.
+/// All policies of a source that are asked on their own, in the order of the chain.
 #[derive(Clone, Debug)]
 pub struct PolicySet {
     policies: Vec<Policy>,
@@ -64,11 +73,11 @@ impl PolicySet {
         let hash = read.hash();
         let engine = Engine::global().map_err(LoadError::engine)?;
         read.intern_schemas()?;
-        let entries = read.manifest.policies.iter().zip(&read.files);
-        let policies = entries
-            .map(|(entry, file)| compile(engine, entry, &file.bytes))
-            .collect::<Result<Vec<_>, LoadError>>()?
-            .concat();
+        let policies = Members::read(&read)?
+            .linked()?
+            .into_iter()
+            .map(|linked| compile(engine, linked))
+            .collect::<Result<Vec<_>, LoadError>>()?;
         let set = PolicySet { policies, manifest: read.manifest, hash };
         set.check_map_memory()?;
         set.check_logged_maps()?;
@@ -83,7 +92,7 @@ impl PolicySet {
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
-    /// SHA-256 over everything that decides: order, names, hooks, programs, objects, limits, map rules. Comments
+    /// SHA-256 over everything that decides: order, names, hooks, programs, objects, limits, map rules, where tail calls lead. Comments
     /// and layout of the manifest do not count, so ranks that read equal policies have equal hashes.
     pub fn hash(&self) -> ContentHash {
         self.hash
@@ -191,6 +200,9 @@ impl SourceSet {
             part(schema.hash().bytes());
         }
         part(self.manifest.env.canonical().as_bytes());
+        if let Some(links) = self.manifest.canonical_links() {
+            part(links.as_bytes());
+        }
         ContentHash::of(&canonical)
     }
 
@@ -207,40 +219,17 @@ impl SourceSet {
     }
 }
 
-/// Every program that an entry of the manifest means, verified, translated and compiled.
-fn compile(engine: &Engine, entry: &PolicyEntry, bytes: &[u8]) -> Result<Vec<Policy>, LoadError> {
+/// Verifies, translates and compiles a program of the chain.
+fn compile(engine: &Engine, linked: Linked<'_>) -> Result<Policy, LoadError> {
+    let entry = linked.member.entry;
     let file = entry.file.as_str();
-    let object = Object::parse(bytes).map_err(|e| LoadError::translator(file, e))?;
-    let chosen = choose(&object, entry)?;
-    let alone = chosen.len() == 1;
-    if entry.ops.is_some() && chosen.iter().all(|(_, hook)| *hook != Hook::Net) {
-        let message = "`ops` is for programs on the hook net, and this object has none of them";
-        return Err(LoadError::new(LoadErrorKind::Config, file, message));
-    }
-    let policy = |(program, hook): (String, Hook)| {
-        let name = match (alone, entry.display_name()) {
-            (true, name) => name.to_owned(),
-            (false, name) => format!("{name}.{program}"),
-        };
-        let module = compile_program(engine, file, &object, &program, hook)?;
-        let events = entry.event_bits().map_err(|why| LoadError::new(LoadErrorKind::Config, file, why))?;
-        Ok(Policy { name, file: file.to_owned(), module, events, ops: entry.op_mask() })
-    };
-    chosen.into_iter().map(policy).collect()
-}
-
-fn compile_program(
-    engine: &Engine,
-    file: &str,
-    object: &Object,
-    program: &str,
-    hook: Hook,
-) -> Result<PolicyModule, LoadError> {
-    let translator = |e| LoadError::translator(file, e);
-    let program = object.program(program).map_err(translator)?;
-    let verified = Verifier::new(hook.env()).verify(program).map_err(|r| LoadError::rejected(file, r))?;
-    let wasm = Translator::new().translate(&verified).map_err(translator)?;
-    PolicyModule::compile(engine, wasm).map_err(|e| LoadError::host(file, e))
+    let events = entry.event_bits().map_err(|why| LoadError::new(LoadErrorKind::Config, file, why))?;
+    let (name, tails) = (linked.name(), linked.tails());
+    let verifier = Verifier::new(linked.hook.env());
+    let verified = verifier.verify(linked.program).map_err(|r| LoadError::rejected(file, r))?;
+    let wasm = Translator::new().translate(&verified).map_err(|e| LoadError::translator(file, e))?;
+    let module = PolicyModule::compile(engine, wasm).map_err(|e| LoadError::host(file, e))?;
+    Ok(Policy { name, file: file.to_owned(), module, events, ops: entry.op_mask(), tails, data: linked.data })
 }
 
 /// The programs that the entry means, each with its hook: the one that it names, or one for each hook that the object has
@@ -433,7 +422,8 @@ fn resolve(
 ) -> Result<MapSet, LoadError> {
     // The file, not the name: maps of scope `policy` and global data stay with the object when it is renamed in logs.
     let owner = Owner { policy: policy.file.clone(), communicator };
-    registry.resolve(decls, rules, &owner).map_err(|e| LoadError::host(&policy.file, e))
+    let maps = registry.resolve_linked(decls, rules, &owner, &policy.data);
+    maps.map_err(|e| LoadError::host(&policy.file, e))
 }
 
 /// Stage that refused a set.
@@ -570,6 +560,29 @@ mod tests {
         for (i, other) in others.iter().enumerate() {
             assert_ne!(hash, *other, "{i}");
         }
+    }
+
+    #[test]
+    fn the_hash_follows_where_tail_calls_lead() {
+        let with = |b: &str, maps: &str| {
+            read(
+                &format!("[[policy]]\nfile = 'a.o'\n[[policy]]\nfile = 'b.o'\n{b}\n[maps.m]\n{maps}"),
+                &[b"A", b"B"],
+            )
+            .hash()
+        };
+        let hashes = [
+            with("", ""),
+            with("", "programs = { 0 = 'b' }"),
+            with("", "programs = { 1 = 'b' }"),
+            with("", "programs = { 0 = 'a' }"),
+            with("", "programs = { 0 = 'b', 1 = 'b' }"),
+            with("", "[maps.n]\nprograms = { 0 = 'b' }"),
+            with("chain = false", "programs = { 0 = 'b' }"),
+        ];
+        let different: BTreeSet<_> = hashes.iter().collect();
+        assert_eq!(different.len(), hashes.len());
+        assert_eq!(hashes[0], with("chain = true", "programs = {}"), "what is said anyway");
     }
 
     #[test]

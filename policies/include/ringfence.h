@@ -30,9 +30,10 @@ typedef signed long long __s64;
 
 /* Place a function on a hook (SEC("tuner")), or a map among the maps (SEC(".maps")). */
 #define SEC(name) __attribute__((section(name), used))
-/* Members of a map definition: a number, or a type. */
+/* Members of a map definition: a number, or a type; the programs in the slots of a program array. */
 #define __uint(name, value) int (*name)[value]
 #define __type(name, ...) __typeof__(__VA_ARGS__) *name
+#define __array(name, ...) __typeof__(__VA_ARGS__) *name[]
 /* The license string of the object, once in each file. */
 #define RF_LICENSE(text) char LICENSE[] SEC("license") = text
 

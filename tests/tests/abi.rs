@@ -304,6 +304,7 @@ fn tables_are_complete() {
         "RF_TELEMETRY_MAP",
         "__uint",
         "__type",
+        "__array",
         "bpf_printk",
     ];
     let defined: BTreeSet<&str> = names(&header, "#define ")

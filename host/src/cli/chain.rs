@@ -1,11 +1,12 @@
-//! `ringfence chain show`: which policies a source puts on each hook, in which order they are asked, and what they share.
+//! `ringfence chain show`: which policies a source puts on each hook, in which order they are asked, what they share, and
+//! where their tail calls lead.
 
 use super::table::Table;
 use super::{Exit, Out};
 use crate::config::{ScopeName, Source};
 use crate::ffi::{chain_tuner, net, profiler};
 use crate::hooks::Hook;
-use crate::policy_set::{Policy, PolicySet};
+use crate::policy_set::{Policy, PolicySet, TailSlot};
 use anyhow::Context;
 use ringfence_translator::MapKind;
 use serde_json::{Value, json};
@@ -120,11 +121,21 @@ fn as_text(set: &PolicySet) -> String {
             ]);
         }
         text += &table.to_string();
+        for (_, policy) in chain.iter().filter(|(_, p)| !p.tails.is_empty()) {
+            text += &format!("  tail calls of {}: {}\n", policy.name, tails(policy));
+        }
     }
     text
 }
 
+/// Where the tail calls of a policy lead, and those of the programs that they lead to: `jump_table[0] small.decide, ...`.
+fn tails(policy: &Policy) -> String {
+    let slots = policy.tails.iter().map(|t| format!("{}[{}] {}", t.map, t.slot, t.function));
+    slots.collect::<Vec<_>>().join(", ")
+}
+
 fn as_json(set: &PolicySet) -> Value {
+    let tail = |t: &TailSlot| json!({ "map": t.map, "slot": t.slot, "function": t.function });
     let policy = |(place, policy): &(usize, &Policy)| {
         let module = &policy.module;
         json!({
@@ -136,6 +147,7 @@ fn as_json(set: &PolicySet) -> Value {
             "hash": module.hash().to_string(),
             "max_fuel": module.max_fuel(),
             "maps": maps(set, policy),
+            "tail_calls": policy.tails.iter().map(tail).collect::<Vec<_>>(),
         })
     };
     let chain = |(hook, chain): &(&str, Vec<(usize, &Policy)>)| {

@@ -5,9 +5,10 @@
 //! new plan while the old one is alive, so contents survive exactly where name and shape are unchanged.
 //!
 //! Global data belongs to the policy (its [`Owner::policy`] name, one object). `.data` and `.bss` survive a reload while
-//! their size is unchanged, and start anew otherwise; `.rodata` is part of the code, hence shared only by equal contents.
+//! their size is unchanged, and start anew otherwise; `.rodata` is part of the code, hence shared only by equal contents. A policy
+//! into which others are linked, for its tail calls, has their data as they have it themselves ([`DataOf`]).
 
-use super::shape::{check, memory_bytes, shape};
+use super::shape::{check, memory_bytes};
 use super::{Map, RankSlot, RankSlots};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -60,6 +61,15 @@ pub struct Owner {
     pub policy: String,
     /// The communicator: any number that is unique to it in this process.
     pub communicator: u64,
+}
+
+/// Global data that a program has from another object, which a tail call leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DataOf {
+    /// As [`Owner::policy`] of that object.
+    pub(crate) policy: String,
+    /// The section, as that object calls it.
+    pub(crate) section: String,
 }
 
 /// Identity of a map within a registry.
@@ -199,12 +209,30 @@ impl MapRegistry {
     /// [`ErrorKind::MapShape`] for a name that is in use with another shape (unless `rules.reset` names it),
     /// [`ErrorKind::MapLimit`] when the maps would take too much memory, [`ErrorKind::BadMap`].
     pub fn resolve(&self, decls: &[MapDecl], rules: &ScopeRules, owner: &Owner) -> Result<MapSet> {
+        self.resolve_linked(decls, rules, owner, &BTreeMap::new())
+    }
+
+    /// As [`MapRegistry::resolve`], for a program into which others are linked: `data` says whose their global data is.
+    pub(crate) fn resolve_linked(
+        &self,
+        decls: &[MapDecl],
+        rules: &ScopeRules,
+        owner: &Owner,
+        data: &BTreeMap<String, DataOf>,
+    ) -> Result<MapSet> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.forget_dropped();
         let mut draft = Draft::default();
         let maps: Vec<_> = decls
             .iter()
-            .map(|decl| self.resolve_one(decl, rules, Key::new(decl, rules, owner), &known, &mut draft))
+            .map(|decl| match data.get(&decl.name).filter(|_| decl.kind == MapKind::Global) {
+                None => self.resolve_one(decl, rules, Key::new(decl, rules, owner), &known, &mut draft),
+                Some(of) => {
+                    let decl = MapDecl { name: of.section.clone(), ..decl.clone() };
+                    let owner = Owner { policy: of.policy.clone(), communicator: owner.communicator };
+                    self.resolve_one(&decl, rules, Key::new(&decl, rules, &owner), &known, &mut draft)
+                }
+            })
             .collect::<Result<_>>()?;
         known.named.extend(draft.named.iter().map(|(key, map)| (key.clone(), Arc::downgrade(map))));
         known.all.extend(draft.fresh.iter().map(Arc::downgrade));
@@ -254,7 +282,7 @@ impl MapRegistry {
         let used = known.bytes() + draft.fresh.iter().map(|m| m.memory_bytes()).sum::<u64>();
         let need = memory_bytes(decl, check(decl)?);
         if need > self.limit.saturating_sub(used) {
-            let (name, shape, limit) = (&decl.name, shape(decl), self.limit);
+            let (name, shape, limit) = (&decl.name, decl.shape(), self.limit);
             let text = format!("map {name}: {shape} takes {need} bytes; {used} of {limit} are in use");
             return Err(Error::new(ErrorKind::MapLimit, text));
         }
@@ -277,7 +305,7 @@ fn reuse(known: Option<Arc<Map>>, decl: &MapDecl, rules: &ScopeRules) -> Result<
         "map {} is in use as {}, and is declared as {}; rename it, give it another scope, or let the manifest reset it",
         decl.name,
         map.shape(),
-        shape(decl)
+        decl.shape()
     );
     Err(Error::new(ErrorKind::MapShape, text))
 }

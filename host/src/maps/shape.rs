@@ -1,4 +1,4 @@
-//! What shapes of maps this host serves, how much memory they take, and how they are called.
+//! What shapes of maps this host serves, and how much memory they take.
 
 use super::hash;
 use super::ring::Ring;
@@ -6,21 +6,6 @@ use crate::error::{Error, ErrorKind, Result};
 use ringfence_translator::limits::{MAX_KEY_BYTES, MAX_PERCPU_BYTES, MAX_VALUE_BYTES};
 use ringfence_translator::map::SPIN_LOCK_BYTES;
 use ringfence_translator::{MapDecl, MapKind, MapLayout};
-
-/// The shape in one line.
-pub(super) fn shape(decl: &MapDecl) -> String {
-    let kind = decl.kind.name();
-    let (k, v, n) = (decl.key_size, decl.value_size, decl.max_entries);
-    let mut text = format!("{kind}(key {k}, value {v}, {n} entries");
-    if decl.flags != 0 {
-        text += &format!(", flags {:#x}", decl.flags);
-    }
-    if let Some(at) = decl.spin_lock {
-        text += &format!(", lock at {at}");
-    }
-    text += if decl.read_only { ", read-only)" } else { ")" };
-    text
-}
 
 /// The shape of a hash's index.
 pub(super) fn index(decl: &MapDecl, layout: MapLayout) -> hash::Shape {
@@ -44,7 +29,8 @@ pub(super) fn memory_bytes(decl: &MapDecl, layout: MapLayout) -> u64 {
 
 /// Sizes and flags that the host can serve.
 pub(super) fn check(decl: &MapDecl) -> Result<MapLayout> {
-    let bad = |why: &str| Error::new(ErrorKind::BadMap, format!("map {}: {why}: {}", decl.name, shape(decl)));
+    let bad =
+        |why: &str| Error::new(ErrorKind::BadMap, format!("map {}: {why}: {}", decl.name, decl.shape()));
     decl.check_flags().map_err(|why| bad(&why))?;
     if decl.kind == MapKind::RingBuf {
         return check_ring(decl, bad);

@@ -604,6 +604,29 @@ fn global_data_belongs_to_its_policy() {
     assert_eq!(read(&other, 0), vec![1; 12]);
 }
 
+/// A target of tail calls that is linked into another policy has the data that it has on its own.
+#[test]
+fn global_data_of_a_linked_program_is_its_object_s() {
+    let (reg, rules, a, b) = (registry(), ScopeRules::default(), owner("a", 1), owner("b", 1));
+    let global =
+        |name: &str, first: u8| MapDecl { init: vec![first; 8], ..decl(name, MapKind::Global, 4, 8, 1) };
+    let hash = decl("h@b", MapKind::Hash, 4, 8, 16);
+    let of_b = DataOf { policy: "b".into(), section: ".data".into() };
+    let data = [(".data@b".to_string(), of_b.clone()), ("h@b".to_string(), of_b)].into();
+    let decls = [global(".data", 1), global(".data@b", 2), hash, global(".data@c", 3)];
+    let linked = reg.resolve_linked(&decls, &rules, &a, &data).unwrap();
+    let alone = reg.resolve(&[global(".data", 2)], &rules, &b).unwrap();
+    assert!(Arc::ptr_eq(linked.at(1).unwrap(), alone.at(0).unwrap()));
+    let names: Vec<&str> = linked.iter().map(|m| m.decl().name.as_str()).collect();
+    assert_eq!(names, [".data", ".data", "h@b", ".data@c"], "only global data has an owner of its own");
+    // Two names of one section, as when a policy calls another one of its own object.
+    let own = DataOf { policy: "a".into(), section: ".data".into() };
+    let data = [(".data@d".to_string(), own)].into();
+    let twice = reg.resolve_linked(&[global(".data", 1), global(".data@d", 1)], &rules, &a, &data).unwrap();
+    assert!(Arc::ptr_eq(twice.at(0).unwrap(), twice.at(1).unwrap()));
+    assert!(Arc::ptr_eq(twice.at(0).unwrap(), linked.at(0).unwrap()));
+}
+
 #[test]
 fn memory_is_limited_and_returned() {
     let (reg, rules, a) = (registry(), ScopeRules::default(), owner("a", 1));
