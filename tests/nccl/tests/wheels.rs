@@ -119,6 +119,15 @@ fn without_a_network_it_says_so_and_the_other_versions_are_there() {
 }
 
 #[test]
+fn a_cache_that_cannot_be_written_is_no_error() {
+    let dir = scratch("unwritable");
+    fs::write(dir.join("cache"), "a file").unwrap();
+    let output = run(&dir, &["9.9.9"]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(text(&output.stderr).contains("RINGFENCE_NCCL_CACHE"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn refuses_what_is_no_version() {
     for bad in ["2.30", "2.30.7 ", "../../etc", "2.30.7==1", ""] {
         let output = run(&scratch("versions"), &[bad]);
