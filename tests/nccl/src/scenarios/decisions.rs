@@ -8,6 +8,7 @@ use super::common::{call, coll_channels, expect_route, expect_tuner};
 use super::natives::{NativeTuner, all_reduces, two_ranks, word};
 
 use crate::job::{Job, Run};
+use crate::log::Planned;
 use crate::native;
 use crate::scenario::{Findings, Lab, Scenario, install};
 use crate::script::Func;
@@ -52,6 +53,11 @@ pub(super) mod hostile {
             let whole = if ["AllGather", "ReduceScatter"].contains(&plan.func.as_str()) { 2 } else { 1 };
             let k = (whole * plan.bytes / 4).wrapping_sub(1) % COMBINATIONS;
             Self { algo: k % 11, proto: k / 11 % 5, channels: CHANNELS[(k / 55) as usize] }
+        }
+
+        /// Whether NCCL decides on the channels.
+        pub(in crate::scenarios) fn leaves_channels(&self) -> bool {
+            self.channels == 0 || self.is_coll_net()
         }
 
         /// Whether it asks for CollNet, with which the plugin passes no number of channels on: NCCL up to 2.30 does not bound it there.
@@ -152,14 +158,9 @@ fn arrive(lab: &Lab) -> Result<Findings> {
     );
     let mut channels = BTreeMap::<String, BTreeMap<u32, u32>>::new();
     for (plan, calm) in planned.iter().zip(&calm) {
+        expect_decided(plan, calm, &offered)?;
         let wanted = hostile::Decision::of(plan);
-        let route = wanted.route().filter(|route| offered.contains(&plan.func, route));
-        ensure!(
-            plan.route() == route.clone().unwrap_or_else(|| calm.route()),
-            "{wanted:?} gave {plan:?}, not {route:?}"
-        );
-        let own = wanted.channels == 0 || wanted.is_coll_net();
-        let most = if own { count } else { wanted.channels.min(count) };
+        let most = if wanted.leaves_channels() { count } else { wanted.channels.min(count) };
         ensure!(plan.channels <= most, "{wanted:?} gave {plan:?} of {count} channels");
         if !wanted.is_coll_net() {
             channels.entry(plan.route()).or_default().insert(wanted.channels, plan.channels);
@@ -169,17 +170,22 @@ fn arrive(lab: &Lab) -> Result<Findings> {
     findings.note("channels of the communicator", count);
     findings.note("getCollInfo calls of an AllReduce, both ranks", calls_each(&calls, planned.len())?);
     for (route, by_wanted) in channels {
-        let told = |wanted: &u32| by_wanted.get(wanted).map_or("-".into(), u32::to_string);
-        ensure!(
-            by_wanted.get(&1).is_none_or(|one| *one == 1),
-            "{route}: one channel was decided: {by_wanted:?}"
-        );
-        findings.note(
-            format!("{route}: channels for 0, 1, 2, 3, 5, 64 decided"),
-            [0, 1, 2, 3, 5, 64].map(|w| told(&w)).join(", "),
-        );
+        let one = by_wanted.get(&1);
+        ensure!(one.is_none_or(|one| *one == 1), "{route}: one channel was decided: {by_wanted:?}");
+        let told = |wanted| by_wanted.get(&wanted).map_or("-".into(), u32::to_string);
+        let told = [0, 1, 2, 3, 5, 64].map(told).join(", ");
+        findings.note(format!("{route}: channels for 0, 1, 2, 3, 5, 64 decided"), told);
     }
     Ok(findings)
+}
+
+/// What the policy asked for, if NCCL offered it, else NCCL's own choice.
+pub(super) fn expect_decided(plan: &Planned, calm: &Planned, offered: &Offered) -> Result<()> {
+    let wanted = hostile::Decision::of(plan);
+    let route = wanted.route().filter(|route| offered.contains(&plan.func, route));
+    let expected = route.unwrap_or_else(|| calm.route());
+    ensure!(plan.route() == expected, "{wanted:?} gave {plan:?} instead of {expected}");
+    Ok(())
 }
 
 fn calls_each(calls: &[String], collectives: usize) -> Result<usize> {
@@ -216,4 +222,46 @@ pub(super) fn offered(calls: &[String]) -> Offered {
         offered.entry((*func).to_owned()).or_default().extend(routes);
     }
     Offered(offered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_offered_is_what_has_a_cost() {
+        let costs = ["-1"; 21].map(str::to_owned);
+        let table = |at: usize| {
+            let mut costs = costs.clone();
+            costs[at] = "7.6".into();
+            costs.join(" ")
+        };
+        let line = |func: u32, at| {
+            format!("get v6 func {func} bytes 8 ops 1 table 7x3 channels 0 costs {}", table(at))
+        };
+        let offered = offered(&["init v6 comm 0x1".into(), line(4, 3), line(4, 0), line(2, 20)]);
+        assert_eq!(offered.text("AllReduce"), "RING/LL, TREE/LL");
+        assert_eq!(offered.text("AllGather"), "PAT/SIMPLE");
+        assert!(offered.contains("AllReduce", "RING/LL") && !offered.contains("AllReduce", "PAT/SIMPLE"));
+        assert_eq!(offered.text("Reduce"), "");
+    }
+
+    #[test]
+    fn a_plan_tells_which_combination_was_asked_for() {
+        let plan = |func: &str, bytes| Planned {
+            func: func.into(),
+            bytes,
+            algo: "RING".into(),
+            proto: "LL".into(),
+            channels: 1,
+        };
+        // Combination 1 + 11 * 2 + 55 * 3 is Ring/Simple on 3 channels.
+        let combination = 1 + 22 + 165;
+        let decision = hostile::Decision::of(&plan("AllReduce", 4 * (combination + 1)));
+        assert_eq!((decision.route().as_deref(), decision.channels), (Some("RING/SIMPLE"), 3));
+        let half = hostile::Decision::of(&plan("AllGather", 4 * (combination + 1) / 2));
+        assert_eq!((half.route(), half.channels), (decision.route(), 3));
+        assert_eq!(hostile::Decision::of(&plan("Reduce", 4 * 8)).route(), None, "algorithm 7");
+        assert!(hostile::Decision::of(&plan("Reduce", 4 * 3)).is_coll_net());
+    }
 }

@@ -283,3 +283,42 @@ fn hex(text: Option<&str>) -> Result<u64> {
         text.strip_prefix("0x").map_or_else(|| text.parse(), |digits| u64::from_str_radix(digits, 16));
     number.with_context(|| text.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Heard {
+        Heard::read(&text.lines().map(str::to_owned).collect::<Vec<_>>()).unwrap()
+    }
+
+    const COLL_AND_KERNEL: &str = "\
+init v6 comm 0x1 rank 0 ranks 2 nodes 1 name -
+start 1 type 0x2 parent 0/0 rank 0 thread main foreign 0
+coll 1 seq 0 func AllReduce count 256 channels 1 algo RING proto LL
+stop 1 times 1
+start 2 type 0x40 parent 0x2/1 rank 0 thread proxy foreign 0
+kernel 2 channel 0 timer 1000
+state 2 number 22 value 2000
+stop 2 times 1";
+
+    #[test]
+    fn what_a_profiler_wrote_is_read() {
+        let heard = read(COLL_AND_KERNEL);
+        heard.expect_whole().unwrap();
+        assert_eq!((heard.version.as_str(), heard.channels, heard.backwards), ("v6", 1, 0));
+        assert_eq!(heard.kinds[&COLL].text(COLL), "1 below none on the caller's thread");
+        assert_eq!(heard.kinds[&KERNEL_CH].text(KERNEL_CH), "1 below Coll on a thread of NCCL's");
+        assert_eq!(heard.states.iter().copied().collect::<Vec<_>>(), [22]);
+    }
+
+    #[test]
+    fn what_is_odd_is_seen() {
+        let without = |part: &str| COLL_AND_KERNEL.replace(part, "");
+        assert!(read(&without("stop 1 times 1\n")).expect_whole().is_err(), "a start without a stop");
+        assert!(read(&format!("{COLL_AND_KERNEL}\nstop 2 times 2")).expect_whole().is_err(), "stopped twice");
+        assert!(read(&format!("{COLL_AND_KERNEL}\nstop 0")).expect_whole().is_err(), "a stop of nothing");
+        assert_eq!(read(&COLL_AND_KERNEL.replace("value 2000", "value 999")).backwards, 1);
+        assert!(Heard::read(&[]).is_err(), "nobody called");
+    }
+}

@@ -6,14 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::common::{call, coll_channels, expect_no_fault, expect_tuner};
-use super::decisions::{Offered, hostile, offered};
+use super::decisions::{expect_decided, hostile, offered};
 use super::natives::{
     COUNTS, NativeTuner, all_reduces, manifest, two_ranks, two_ranks_to_the_end, two_roots,
 };
 use super::outcome::{outcome, plans};
 
 use crate::job::{Job, Run};
-use crate::log::Planned;
 use crate::native;
 use crate::scenario::{Findings, Lab, Scenario, install};
 use crate::script::{Func, Step};
@@ -218,15 +217,6 @@ fn no_policy_can(lab: &Lab) -> Result<Findings> {
         findings.note(format!("offered for {func}"), offered.text(func));
     }
     Ok(findings)
-}
-
-/// What the policy asked for, if NCCL offered it, else NCCL's own choice.
-fn expect_decided(plan: &Planned, calm: &Planned, offered: &Offered) -> Result<()> {
-    let wanted = hostile::Decision::of(plan);
-    let route = wanted.route().filter(|route| offered.contains(&plan.func, route));
-    let expected = route.unwrap_or_else(|| calm.route());
-    ensure!(plan.route() == expected, "{wanted:?} gave {plan:?} instead of {expected}");
-    Ok(())
 }
 
 fn no_constants_can(lab: &Lab) -> Result<Findings> {
