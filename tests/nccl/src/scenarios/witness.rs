@@ -140,7 +140,7 @@ fn since(before: &[Question], now: &[Question]) -> Vec<Question> {
 fn dump(lab: &Lab, pid: u32, run_dir: &std::path::Path) -> Result<Vec<Question>> {
     // The status file, by which the command finds the process, is written once a second.
     let mut last = String::new();
-    for _ in 0..100 {
+    for _ in 0..600 {
         let output = Command::new(&lab.cli)
             .args(["map", "dump", "witness", "--json", "--pid", &pid.to_string()])
             .env("RINGFENCE_RUN_DIR", run_dir)
