@@ -134,7 +134,7 @@ fn balanced(asked: &[String]) -> Result<usize> {
 
 fn a_collective(lab: &Lab) -> Result<Findings> {
     let policy = native::policy("ops", &lab.scratch, &[])?;
-    let body = [call(Func::AllReduce, 1 << 18), Step::Sleep { ms: 300 }, Step::Abort { set: WORLD.into() }];
+    let body = [call(Func::AllReduce, 1 << 18), Step::Sleep { ms: 1000 }, Step::Abort { set: WORLD.into() }];
     let pair = pair(lab, &policy, &["irecv"], &body)?;
     let mut findings = Findings::new();
     for (rank, (run, asked)) in pair.runs.iter().zip(&pair.asked).enumerate() {
@@ -145,7 +145,6 @@ fn a_collective(lab: &Lab) -> Result<Findings> {
         ensure!(seen == posted as f64, "policies saw {seen} of {posted} receives\n{run}");
         if rank == 0 {
             findings.note("plan", super::outcome::plans(run));
-            findings.note("receives posted before any data came", posted);
             findings.note(
                 "buffers of a receive",
                 asked.iter().find_map(|l| l.strip_prefix("irecv ")).unwrap_or_default(),
@@ -178,9 +177,12 @@ fn no_plugin_behind(lab: &Lab) -> Result<Findings> {
         .run_one(two_ranks([]))?;
     run.expect_clean()?;
     ensure!(run.log.containing("Using network Socket").next().is_some(), "it took no sockets\n{run}");
-    let sees = |word: &str| run.log.lines.iter().any(|line| line.text.contains(word));
+    let loaded = "Loaded net plugin Ringfence (";
+    let line = run.log.containing(loaded).next().with_context(|| format!("it was not loaded\n{run}"))?;
+    let version = line.split_once(loaded).map(|(_, version)| version.trim_end_matches(')'));
     let mut findings = Findings::new();
-    findings
-        .note("takes the tuner of a library that was named as the net plugin", sees("TUNER/Plugin: Using"));
+    findings.note("interface", version.unwrap_or_default());
+    let tuner = run.log.containing("TUNER/Plugin: Using").next().is_some();
+    findings.note("takes the tuner of a net plugin's library, though NCCL_TUNER_PLUGIN is none", tuner);
     Ok(findings)
 }
