@@ -19,12 +19,12 @@ use crate::memory::{GuestMemory, prepare_thread, thread_pointer};
 use crate::metrics::{Began, Counters};
 use crate::policy::{PolicyModule, Words};
 use ringfence_guest::abi::{CollContext, UNSET, algo, proto};
-use ringfence_translator::wasm::chain::{self, ChainModule, DecisionLayout};
+use ringfence_translator::wasm::chain::{ChainModule, DecisionLayout};
 use ringfence_translator::wasm::layout;
 use std::mem::offset_of;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use wasmtime::{Caller, Extern, Func, Global, Memory, Store, StoreLimits, TypedFunc};
+use wasmtime::{Caller, Extern, Func, Memory, Store, StoreLimits, TypedFunc};
 
 /// Where the tuner's context holds the decision.
 const LAYOUT: DecisionLayout = DecisionLayout {
@@ -40,10 +40,14 @@ struct Member {
     policy: PolicyModule,
     counters: Arc<Counters>,
     reads: Words,
-    /// Fuel that it may use, and that of the chain's own code around it.
+    /// Fuel that it may use.
     limit: u64,
-    before: u64,
+    /// Fuel to give before it runs, for the chain's own code too.
+    grant: u64,
+    /// Fuel of the chain's own code behind it.
     after: u64,
+    /// It returned 0 in the latest call.
+    submitted: bool,
     /// As in [`Instance`].
     takes: bool,
     looks_up: bool,
@@ -60,7 +64,13 @@ impl Member {
         {
             reader.enter();
         }
-        self.limit + self.before + self.after
+        self.grant
+    }
+
+    #[inline]
+    fn context(&mut self) -> Option<&mut [u8; context::TUNER_BYTES]> {
+        let bytes = self.data.memory.as_mut()?.bytes_mut(layout::CTX_BASE, context::TUNER_BYTES);
+        bytes?.first_chunk_mut()
     }
 
     /// After its call: `left` is the fuel that was not used.
@@ -69,6 +79,7 @@ impl Member {
         if self.takes | self.looks_up {
             self.data.give_back(self.takes);
         }
+        self.submitted = submitted;
         self.counters.answered(self.began, submitted, self.limit.saturating_sub(left));
     }
 }
@@ -96,12 +107,11 @@ impl Seats for Team {
 fn step(mut caller: Caller<'_, Team>, r0: i64) {
     let left = caller.get_fuel().unwrap_or(0);
     let team = caller.data_mut();
-    if let Some(member) = team.members.get_mut(team.at) {
-        member.finish(left, r0 == 0);
-    }
-    team.at += 1;
-    if let Some(member) = team.members.get_mut(team.at) {
-        let fuel = member.start();
+    let at = team.at;
+    team.at = at + 1;
+    if let Some([done, next, ..]) = team.members.get_mut(at..) {
+        done.finish(left, r0 == 0);
+        let fuel = next.start();
         // Fails only if the engine counts no fuel, and then nothing runs here.
         let _ = caller.set_fuel(fuel);
     }
@@ -111,8 +121,8 @@ fn step(mut caller: Caller<'_, Team>, r0: i64) {
 pub(crate) struct Fused {
     store: Store<Team>,
     entry: TypedFunc<(i64, i64), (i64, i64, i64)>,
-    /// The decision before the policy that runs.
-    so_far: [Global; 2],
+    /// Places of the policies that read more than the decision so far.
+    readers: Vec<usize>,
     /// As in [`Instance`].
     prepared: usize,
 }
@@ -155,9 +165,9 @@ impl Fused {
         let imports = join(&mut store, instances).map_err(|why| failed(&why))?;
         let chain = wasmtime::Instance::new(&mut store, &module, &imports).map_err(|e| failed(&e))?;
         let entry = chain.get_typed_func(&mut store, layout::ENTRY_EXPORT).map_err(|e| failed(&e))?;
-        let mut global = |name| chain.get_global(&mut store, name).ok_or_else(|| failed(&"no global"));
-        let so_far = [global(chain::ROUTE_EXPORT)?, global(chain::CHANNELS_EXPORT)?];
-        Ok(Some(Fused { store, entry, so_far, prepared: 0 }))
+        let reads = |i: &usize| context::reads_inputs(instances[*i].reads);
+        let readers = (0..instances.len()).filter(reads).collect();
+        Ok(Some(Fused { store, entry, readers, prepared: 0 }))
     }
 
     /// As [`Instance::warm`].
@@ -209,7 +219,7 @@ impl Fused {
                 }
                 Ok(decision(route, channels))
             }
-            Err(fault) => Err(self.interrupted(*fault)),
+            Err(fault) => Err(self.interrupted(*fault, so_far)),
         }
     }
 
@@ -218,14 +228,10 @@ impl Fused {
     fn begin(&mut self, input: &TunerInput<'_>) -> std::result::Result<u64, Stopped> {
         let team = self.store.data_mut();
         team.at = 0;
-        for member in &mut team.members {
-            if context::reads_inputs(member.reads) {
-                let memory = member.data.memory.as_mut().ok_or_else(|| stop("no private memory"))?;
-                let bytes = memory.bytes_mut(layout::CTX_BASE, context::TUNER_BYTES);
-                let context =
-                    bytes.and_then(|b| b.first_chunk_mut()).ok_or_else(|| stop("no context area"))?;
-                context::fill_tuner_inputs(context, member.reads, input);
-            }
+        for at in &self.readers {
+            let member = &mut team.members[*at];
+            let (reads, context) = (member.reads, member.context().ok_or_else(|| stop("no context area"))?);
+            context::fill_tuner_inputs(context, reads, input);
         }
         team.members.first_mut().map(Member::start).ok_or_else(|| stop("an empty chain"))
     }
@@ -243,11 +249,13 @@ impl Fused {
         Box::new(fault)
     }
 
+    /// What stood before the policy that was stopped is what the last before it that submitted left in its context.
     #[cold]
-    fn interrupted(&mut self, fault: Fault) -> Box<Interrupted> {
-        let so_far = [0, 1].map(|i| self.so_far[i].get(&mut self.store).i64().unwrap_or(0));
-        let at = self.store.data().at;
-        Box::new(Interrupted { at, fault, so_far: decision(so_far[0], so_far[1]) })
+    fn interrupted(&mut self, fault: Fault, so_far: Decision) -> Box<Interrupted> {
+        let Team { members, at, .. } = self.store.data_mut();
+        let before = members.iter_mut().take(*at).rev().find(|m| m.submitted);
+        let left = before.and_then(|m| m.context()).map(|context| context::tuner_decision(context));
+        Box::new(Interrupted { at: *at, fault, so_far: left.unwrap_or(so_far) })
     }
 }
 
@@ -267,8 +275,9 @@ fn member(instance: &Instance, code: &ChainModule, at: usize) -> std::result::Re
         counters: Arc::clone(&instance.counters),
         reads: instance.reads,
         limit: instance.fuel,
-        before: code.before(at),
+        grant: instance.fuel + code.before(at) + code.after(at),
         after: code.after(at),
+        submitted: false,
         takes: takes_something(policy),
         began: Began::default(),
     })
@@ -315,6 +324,7 @@ mod tests {
     use crate::decision::{Algo, CostTable, Proto};
     use ringfence_guest::abi::helper;
     use ringfence_translator::MapKind;
+    use ringfence_translator::wasm::chain::MAX_POLICIES;
 
     /// The same decision of a chain in one store, and of one whose policies are entered one by one.
     fn ask(fused: &mut Fused, so_far: Decision) -> std::result::Result<Decision, Box<Interrupted>> {
@@ -450,7 +460,7 @@ mod tests {
         assert!(!fused(&apart(&["r0 = 0\nexit"; 3])));
         let two = apart(&["r0 = 0\nexit"; 2]);
         assert!(Fused::of(&[&two[0]]).unwrap().is_none(), "one policy");
-        let many = apart(&["r0 = 0\nexit"; chain::MAX_POLICIES + 1]);
+        let many = apart(&["r0 = 0\nexit"; MAX_POLICIES + 1]);
         assert!(Fused::of(&many.iter().collect::<Vec<_>>()).unwrap().is_none());
     }
 }

@@ -5,7 +5,6 @@
 //!   `(r0: i64) -> ()`, called between two policies with what the first returned.
 //! - It exports `"entry"`: `(route: i64, channels: i64) -> (route: i64, channels: i64, r0: i64)`, the decision so far and what the
 //!   chain left of it, with the last policy's result. A route is `algo | proto << 32`, or -1 for none; 0 channels are none.
-//! - The globals `"route"` and `"channels"` hold the decision before the policy that runs, for whoever finds it stopped.
 //!
 //! A policy's decision counts if it returned 0. Code between the policies is straight, so its fuel is known: a host that adds
 //! [`before`](ChainModule::before) and [`after`](ChainModule::after) to a policy's own has the policy pay for itself alone.
@@ -13,8 +12,8 @@
 use super::cost::CALL_COST;
 use super::layout::{CTX_BASE, CTX_PTR, ENTRY_EXPORT, PRIVATE_PAGES};
 use wasm_encoder::{
-    CodeSection, ConstExpr, EntityType, ExportKind, ExportSection, Function, FunctionSection, GlobalSection,
-    GlobalType, ImportSection, Instruction, MemArg, MemoryType, Module, TypeSection, ValType,
+    CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection, ImportSection,
+    Instruction, MemArg, MemoryType, Module, TypeSection, ValType,
 };
 
 /// Import module of the policies' entries.
@@ -23,10 +22,6 @@ pub const POLICY_MODULE: &str = "policy";
 pub const MEMORY_MODULE: &str = "memory";
 /// Import module and name of the call between two policies.
 pub const STEP: (&str, &str) = ("chain", "step");
-/// Export names of the globals.
-pub const ROUTE_EXPORT: &str = "route";
-/// As [`ROUTE_EXPORT`].
-pub const CHANNELS_EXPORT: &str = "channels";
 
 /// Most policies that one module calls.
 pub const MAX_POLICIES: usize = 16;
@@ -62,7 +57,6 @@ impl ChainModule {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         // Wasmtime charges one unit for entering a function.
         body.fuel = 1;
-        body.remember();
         for i in 0..policies as u32 {
             body.enter(i);
             before.push(std::mem::take(&mut body.fuel));
@@ -128,14 +122,6 @@ impl Body {
         self.function.instruction(&instruction);
     }
 
-    /// The decision so far, for whoever finds the next policy stopped.
-    fn remember(&mut self) {
-        for (local, global) in [(ROUTE, 0), (CHANNELS, 1)] {
-            self.emit(Instruction::LocalGet(local));
-            self.emit(Instruction::GlobalSet(global));
-        }
-    }
-
     /// Up to policy `i`: it gets the decision so far.
     fn enter(&mut self, i: u32) {
         for (local, at) in [(ROUTE, self.layout.algo), (CHANNELS, self.layout.channels)] {
@@ -176,7 +162,6 @@ impl Body {
         self.if_submitted(ROUTE);
         self.load(i, channels);
         self.if_submitted(CHANNELS);
-        self.remember();
     }
 
     fn load(&mut self, i: u32, at: u32) {
@@ -213,18 +198,12 @@ fn encode(policies: u32, entry: &Function) -> Vec<u8> {
     types.ty().function(wide(2), wide(3));
     let mut functions = FunctionSection::new();
     functions.function(ENTRY_TYPE);
-    let mut globals = GlobalSection::new();
-    let global = GlobalType { val_type: ValType::I64, mutable: true, shared: false };
-    globals.global(global, &ConstExpr::i64_const(-1));
-    globals.global(global, &ConstExpr::i64_const(0));
     let mut exports = ExportSection::new();
     exports.export(ENTRY_EXPORT, ExportKind::Func, FIRST_POLICY + policies);
-    exports.export(ROUTE_EXPORT, ExportKind::Global, 0);
-    exports.export(CHANNELS_EXPORT, ExportKind::Global, 1);
     let mut code = CodeSection::new();
     code.function(entry);
     let mut module = Module::new();
-    module.section(&types).section(&imports(policies)).section(&functions).section(&globals);
+    module.section(&types).section(&imports(policies)).section(&functions);
     module.section(&exports).section(&code);
     module.finish()
 }
