@@ -88,7 +88,7 @@ impl Chain {
     }
 
     pub(crate) fn push(&mut self, seat: Seat) {
-        match seat.instance.policy().hook().decides() {
+        match seat.instance.hook().decides() {
             true => self.tuner.push(seat),
             false => self.others.push(seat),
         }
@@ -283,7 +283,7 @@ impl Endpoint {
     /// Does any policy stand on that hook?
     pub fn wants(&self, hook: Hook) -> bool {
         let seats = if hook.decides() { &self.chain.tuner } else { &self.chain.others };
-        seats.iter().any(|s| s.instance.policy().hook() == hook)
+        seats.iter().any(|s| s.instance.hook() == hook)
     }
 
     /// Takes the plan that waits, if there is one; true if the chain is another one now. One atomic load if there is none.
@@ -315,7 +315,7 @@ impl Endpoint {
 
     /// The operations of the hook `net` that any policy hears of, as bits.
     pub(crate) fn net_ops(&self) -> u32 {
-        let net = self.chain.others.iter().filter(|s| s.instance.policy().hook() == Hook::Net);
+        let net = self.chain.others.iter().filter(|s| s.instance.hook() == Hook::Net);
         net.fold(0, |ops, seat| ops | seat.ops)
     }
 
@@ -324,9 +324,7 @@ impl Endpoint {
         let (mut ran, mut first) = (Ran::default(), None);
         let call = self.runs;
         self.runs += 1;
-        for seat in
-            self.chain.others.iter_mut().filter(|s| s.ops & ops != 0 && s.instance.policy().hook() == hook)
-        {
+        for seat in self.chain.others.iter_mut().filter(|s| s.ops & ops != 0 && s.instance.hook() == hook) {
             ran.policies += 1;
             let custom = if let Hook::Custom(schema) = hook { Some(schema) } else { None };
             if custom.is_some() {
@@ -356,13 +354,13 @@ impl Endpoint {
 
     /// The map of that name of the first policy on `hook` that has one.
     pub(crate) fn map(&self, hook: Hook, name: &str) -> Option<Arc<Map>> {
-        let mut here = self.chain.others.iter().filter(|s| s.instance.policy().hook() == hook);
+        let mut here = self.chain.others.iter().filter(|s| s.instance.hook() == hook);
         here.find_map(|s| s.instance.maps().get(name).cloned())
     }
 
     /// Drops the policies on a hook that is asked only once.
     pub(crate) fn release(&mut self, hook: Hook) {
-        self.chain.others.retain(|s| s.instance.policy().hook() != hook);
+        self.chain.others.retain(|s| s.instance.hook() != hook);
     }
 
     /// Keeps the first fault of a generation for the reload thread to report. If the place is taken or locked, a later

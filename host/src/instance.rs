@@ -120,6 +120,8 @@ pub struct Instance {
     entry: TypedFunc<(i64, i64), i64>,
     policy: PolicyModule,
     hook: Hook,
+    /// Bytes of the context that it was verified for.
+    ctx_size: usize,
     reads: Words,
     fuel: u64,
     counters: Arc<Counters>,
@@ -165,6 +167,7 @@ impl Instance {
             store,
             entry,
             hook: policy.hook(),
+            ctx_size: policy.env().ctx.size() as usize,
             reads: policy.reads(),
             fuel,
             counters: policy.metrics().register(policy.hook()),
@@ -180,6 +183,11 @@ impl Instance {
     /// The policy.
     pub fn policy(&self) -> &PolicyModule {
         &self.policy
+    }
+    /// Where it stands.
+    #[inline]
+    pub fn hook(&self) -> Hook {
+        self.hook
     }
     /// The maps.
     pub fn maps(&self) -> &MapSet {
@@ -292,7 +300,7 @@ impl Instance {
         if self.hook.decides() || self.hook == Hook::Generic {
             return Err(stop("tuner and generic programs have entries of their own"));
         }
-        if ctx.len() != self.policy.env().ctx.size() as usize {
+        if ctx.len() != self.ctx_size {
             return Err(stop("the context does not have the size that the policy was verified for"));
         }
         self.buffer(ctx.len())?.copy_from_slice(ctx);
