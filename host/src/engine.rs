@@ -5,7 +5,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use once_cell::sync::OnceCell;
-use ringfence_translator::wasm::chain::{ChainModule, DecisionLayout};
+use ringfence_translator::wasm::chain::{ChainModule, DecisionLayout, Link};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,8 @@ use wasmtime::{Config, OperatorCost, OptLevel};
 #[derive(Clone)]
 pub struct Engine {
     inner: wasmtime::Engine,
-    /// The modules that run chains, by the number of their policies.
-    chains: Arc<Mutex<BTreeMap<usize, Chain>>>,
+    /// The modules that run chains, by what their policies do with the decision.
+    chains: Arc<Mutex<BTreeMap<Vec<Link>, Chain>>>,
 }
 
 /// A module that runs a chain, and what is known of its code.
@@ -65,16 +65,20 @@ impl Engine {
 }
 
 impl Engine {
-    /// The module that runs a chain of that many policies, compiled at its first use (1 to 2 ms); `None` if there is none of that
-    /// length.
-    pub(crate) fn chain(&self, policies: usize, layout: DecisionLayout) -> Result<Option<Chain>> {
+    /// The module that runs a chain of such policies, compiled at its first use (1 to 2 ms); `None` if there is none of that length.
+    pub(crate) fn chain(&self, links: &[Link], layout: DecisionLayout) -> Result<Option<Chain>> {
+        /// Sets that a process sees have few chains; more come only from reloads.
+        const MOST: usize = 32;
         let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(chain) = chains.get(&policies) {
+        if let Some(chain) = chains.get(links) {
             return Ok(Some(chain.clone()));
         }
-        let Some(code) = ChainModule::new(policies, layout) else { return Ok(None) };
+        let Some(code) = ChainModule::new(links, layout) else { return Ok(None) };
+        if chains.len() >= MOST {
+            chains.clear();
+        }
         let chain = (self.compile(code.bytes())?, Arc::new(code));
-        Ok(Some(chains.entry(policies).or_insert(chain).clone()))
+        Ok(Some(chains.entry(links.to_vec()).or_insert(chain).clone()))
     }
 }
 

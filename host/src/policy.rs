@@ -114,6 +114,13 @@ impl Code {
             Code::Unverified(..) => Words(u64::MAX),
         }
     }
+    /// May the program write to its context?
+    fn decides(&self) -> bool {
+        match self {
+            Code::Verified(m) => m.ctx_writes(),
+            Code::Unverified(..) => true,
+        }
+    }
     fn place(&self, wasm_offset: usize) -> Option<Place> {
         let at = match self {
             Code::Verified(m) => m.source_at(wasm_offset),
@@ -234,6 +241,10 @@ impl PolicyModule {
     }
     pub(crate) fn reads(&self) -> Words {
         self.0.reads
+    }
+    /// May the policy write to its context?
+    pub(crate) fn decides(&self) -> bool {
+        self.0.code.decides()
     }
     /// Bytes of the context that the policy may decide.
     #[inline]

@@ -91,6 +91,11 @@ pub(super) fn reads_inputs(reads: Words) -> bool {
     reads.any(INPUTS.and(COSTS))
 }
 
+/// Does the policy read the decision so far?
+pub(super) fn reads_decision(reads: Words) -> bool {
+    reads.has(8) || reads.has(9)
+}
+
 /// Writes what the policy reads of [`CollContext`], but for the decision so far.
 #[inline]
 pub(super) fn fill_tuner_inputs(ctx: &mut [u8; TUNER_BYTES], reads: Words, input: &TunerInput<'_>) {

@@ -19,7 +19,7 @@ use crate::memory::{GuestMemory, prepare_thread, thread_pointer};
 use crate::metrics::{Began, Counters};
 use crate::policy::{PolicyModule, Words};
 use ringfence_guest::abi::{CollContext, UNSET, algo, proto};
-use ringfence_translator::wasm::chain::{ChainModule, DecisionLayout};
+use ringfence_translator::wasm::chain::{ChainModule, DecisionLayout, Link};
 use ringfence_translator::wasm::layout;
 use std::mem::offset_of;
 use std::num::NonZeroU32;
@@ -46,6 +46,8 @@ struct Member {
     grant: u64,
     /// Fuel of the chain's own code behind it.
     after: u64,
+    /// It may decide.
+    decides: bool,
     /// It returned 0 in the latest call.
     submitted: bool,
     /// As in [`Instance`].
@@ -152,7 +154,8 @@ impl Fused {
     /// As [`Fused::new`], of policies that nobody need have proved.
     pub(crate) fn of(instances: &[&Instance]) -> Result<Option<Fused>> {
         let Some(engine) = instances.first().map(|i| i.policy.engine()) else { return Ok(None) };
-        let Some((module, code)) = engine.chain(instances.len(), LAYOUT)? else { return Ok(None) };
+        let links: Vec<_> = instances.iter().map(|i| link(i)).collect();
+        let Some((module, code)) = engine.chain(&links, LAYOUT)? else { return Ok(None) };
         let failed = |why: &dyn std::fmt::Display| {
             Error::new(ErrorKind::Instantiate, format!("cannot instantiate a chain: {why}"))
         };
@@ -249,11 +252,11 @@ impl Fused {
         Box::new(fault)
     }
 
-    /// What stood before the policy that was stopped is what the last before it that submitted left in its context.
+    /// What stood before the policy that was stopped is what the last before it that decided left in its context.
     #[cold]
     fn interrupted(&mut self, fault: Fault, so_far: Decision) -> Box<Interrupted> {
         let Team { members, at, .. } = self.store.data_mut();
-        let before = members.iter_mut().take(*at).rev().find(|m| m.submitted);
+        let before = members.iter_mut().take(*at).rev().find(|m| m.decides && m.submitted);
         let left = before.and_then(|m| m.context()).map(|context| context::tuner_decision(context));
         Box::new(Interrupted { at: *at, fault, so_far: left.unwrap_or(so_far) })
     }
@@ -263,6 +266,10 @@ impl std::fmt::Debug for Fused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Fused({} policies)", self.store.data().members.len())
     }
+}
+
+fn link(instance: &Instance) -> Link {
+    Link { sees: context::reads_decision(instance.reads), decides: instance.policy.decides() }
 }
 
 fn member(instance: &Instance, code: &ChainModule, at: usize) -> std::result::Result<Member, String> {
@@ -277,6 +284,7 @@ fn member(instance: &Instance, code: &ChainModule, at: usize) -> std::result::Re
         limit: instance.fuel,
         grant: instance.fuel + code.before(at) + code.after(at),
         after: code.after(at),
+        decides: link(instance).decides,
         submitted: false,
         takes: takes_something(policy),
         began: Began::default(),
@@ -319,12 +327,12 @@ fn decision(route: i64, channels: i64) -> Decision {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{COMM, channels, costs, decide, instance_in, map, policy, registry};
+    use super::super::tests::{COMM, channels, costs, decide, instance_in, map, policy, registry, verified};
     use super::*;
     use crate::decision::{Algo, CostTable, Proto};
     use ringfence_guest::abi::helper;
-    use ringfence_translator::MapKind;
     use ringfence_translator::wasm::chain::MAX_POLICIES;
+    use ringfence_translator::{MapDecl, MapKind};
 
     /// The same decision of a chain in one store, and of one whose policies are entered one by one.
     fn ask(fused: &mut Fused, so_far: Decision) -> std::result::Result<Decision, Box<Interrupted>> {
@@ -362,6 +370,8 @@ mod tests {
             and(set(64, 7), 0),
             and(set(68, 3) + &set(72, 0), 0),
             and(set(64, -1), 0),
+            // Only looks at the decision so far.
+            "w2 = *(u32 *)(r1 + 72)\nw0 = 0\nif w2 == 3 goto out\nw0 = 1\nout:\nexit".into(),
             // Reads the inputs and a cost.
             "w2 = *(u32 *)(r1 + 20)\nw3 = *(u32 *)(r1 + 92)\nw2 += w3\n*(u32 *)(r1 + 72) = w2\nr0 = 0\nexit"
                 .into(),
@@ -371,8 +381,12 @@ mod tests {
         ]
     }
 
-    /// The instances of a chain, with maps of their own.
+    /// The instances of a chain, not verified, with maps of their own.
     fn apart(texts: &[&str]) -> Vec<Instance> {
+        made(policy, texts)
+    }
+
+    fn made(policy: fn(Hook, &str, &[MapDecl]) -> PolicyModule, texts: &[&str]) -> Vec<Instance> {
         let (registry, counts) = (registry(), [map("counts", MapKind::Array, 4, 8)]);
         let one = |text: &&str| {
             let maps: &[_] = if text.contains("map[") { &counts } else { &[] };
@@ -405,10 +419,16 @@ mod tests {
             seed ^= seed << 17;
             seed as usize % n
         };
-        for round in 0..60 {
+        for round in 0..100 {
+            // What is proved of verified ones leaves out what they do not need.
+            let policy = if round % 2 == 0 { policy } else { verified };
             let texts: Vec<&str> = (0..2 + random(6)).map(|_| links[random(links.len())].as_str()).collect();
-            let (mut alone, together) = (apart(&texts), apart(&texts));
-            let mut fused = Fused::of(&together.iter().collect::<Vec<_>>()).unwrap().unwrap();
+            let (mut alone, together) = (made(policy, &texts), made(policy, &texts));
+            let fused = match round % 2 {
+                0 => Fused::of(&together.iter().collect::<Vec<_>>()),
+                _ => Fused::new(together.iter()),
+            };
+            let mut fused = fused.unwrap().expect("such chains are fused");
             fused.warm();
             for call in 0..40 {
                 let route =
@@ -425,7 +445,7 @@ mod tests {
     fn a_policy_that_is_stopped_is_named_with_what_stood_before_it() {
         let links = links();
         for place in 0..3 {
-            let mut texts = [links[9].as_str(), &links[2], &links[10]];
+            let mut texts = [links[10].as_str(), &links[2], &links[11]];
             texts[place] = TRAPS;
             let (mut alone, together) = (apart(&texts), apart(&texts));
             let mut fused = Fused::of(&together.iter().collect::<Vec<_>>()).unwrap().unwrap();

@@ -8,13 +8,23 @@ use crate::policy::Code;
 use crate::raw::{RawError, run_unverified};
 use ringfence_guest::abi::UNSET;
 use ringfence_translator::isa::{Pc, asm::assemble};
-use ringfence_translator::{Env, MapDecl, MapKind, translate_unverified};
+use ringfence_translator::verify::Verifier;
+use ringfence_translator::{Env, MapDecl, MapKind, Translator, translate_unverified};
 use std::num::NonZeroU32;
 
 pub(crate) fn policy(hook: Hook, text: &str, maps: &[MapDecl]) -> PolicyModule {
     let program = assemble(text, maps).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let module = translate_unverified(&program, &Env::base_helpers()).unwrap();
     PolicyModule::from_code(Engine::global().unwrap(), Code::Unverified(module, hook.env())).unwrap()
+}
+
+/// The same, proved.
+pub(super) fn verified(hook: Hook, text: &str, maps: &[MapDecl]) -> PolicyModule {
+    let program = assemble(text, maps).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let verified =
+        Verifier::new(hook.env()).verify(program).unwrap_or_else(|r| panic!("{}\n{text}", r.message()));
+    let module = Translator::new().translate(&verified).unwrap();
+    PolicyModule::compile(Engine::global().unwrap(), module).unwrap()
 }
 
 pub(super) fn registry() -> MapRegistry {

@@ -6,7 +6,8 @@
 //! - It exports `"entry"`: `(route: i64, channels: i64) -> (route: i64, channels: i64, r0: i64)`, the decision so far and what the
 //!   chain left of it, with the last policy's result. A route is `algo | proto << 32`, or -1 for none; 0 channels are none.
 //!
-//! A policy's decision counts if it returned 0. Code between the policies is straight, so its fuel is known: a host that adds
+//! A policy's decision counts if it returned 0. Nothing is handed to one that neither sees the decision nor decides, nor taken from one
+//! that does not decide ([`Link`]). Code between the policies is straight, so its fuel is known: a host that adds
 //! [`before`](ChainModule::before) and [`after`](ChainModule::after) to a policy's own has the policy pay for itself alone.
 
 use super::cost::CALL_COST;
@@ -39,6 +40,15 @@ pub struct DecisionLayout {
     pub protos: u32,
 }
 
+/// What one policy of the chain has to do with the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    /// It may read the decision so far.
+    pub sees: bool,
+    /// It may write to its context.
+    pub decides: bool,
+}
+
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainModule {
@@ -48,29 +58,34 @@ pub struct ChainModule {
 }
 
 impl ChainModule {
-    /// The module for `policies` policies; `None` for fewer than two or more than [`MAX_POLICIES`].
-    pub fn new(policies: usize, layout: DecisionLayout) -> Option<ChainModule> {
-        if !(2..=MAX_POLICIES).contains(&policies) {
+    /// The module for these policies, in order; `None` for fewer than two or more than [`MAX_POLICIES`].
+    pub fn new(links: &[Link], layout: DecisionLayout) -> Option<ChainModule> {
+        if !(2..=MAX_POLICIES).contains(&links.len()) {
             return None;
         }
         let mut body = Body::new(layout);
         let (mut before, mut after) = (Vec::new(), Vec::new());
         // Wasmtime charges one unit for entering a function.
         body.fuel = 1;
-        for i in 0..policies as u32 {
-            body.enter(i);
+        for (i, link) in (0..).zip(links) {
+            if link.sees || link.decides {
+                body.hand_over(i);
+            }
+            body.call(i);
             before.push(std::mem::take(&mut body.fuel));
-            if i as usize + 1 < policies {
+            if i as usize + 1 < links.len() {
                 body.step();
                 after.push(std::mem::take(&mut body.fuel));
             } else {
                 body.emit(Instruction::LocalSet(R0));
             }
-            body.leave(i);
+            if link.decides {
+                body.take(i);
+            }
         }
         body.finish();
         after.push(body.fuel);
-        Some(ChainModule { bytes: encode(policies as u32, &body.function), before, after })
+        Some(ChainModule { bytes: encode(links.len() as u32, &body.function), before, after })
     }
 
     /// The Wasm binary.
@@ -122,13 +137,16 @@ impl Body {
         self.function.instruction(&instruction);
     }
 
-    /// Up to policy `i`: it gets the decision so far.
-    fn enter(&mut self, i: u32) {
+    /// Policy `i` gets the decision so far.
+    fn hand_over(&mut self, i: u32) {
         for (local, at) in [(ROUTE, self.layout.algo), (CHANNELS, self.layout.channels)] {
             self.emit(Instruction::I32Const(CTX_BASE as i32));
             self.emit(Instruction::LocalGet(local));
             self.emit(Instruction::I64Store(field(i, at, 3)));
         }
+    }
+
+    fn call(&mut self, i: u32) {
         self.emit(Instruction::I64Const(CTX_PTR as i64));
         self.emit(Instruction::I64Const(0));
         self.emit(Instruction::Call(FIRST_POLICY + i));
@@ -142,7 +160,7 @@ impl Body {
 
     /// Takes over what policy `i` decided. By fields of 32 bits, as the policy stored them: a load of both at once would wait until both
     /// stores have left the store buffer.
-    fn leave(&mut self, i: u32) {
+    fn take(&mut self, i: u32) {
         let DecisionLayout { algo, channels, algos, protos } = self.layout;
         self.load(i, algo);
         self.emit(Instruction::LocalTee(ALGO));
@@ -235,13 +253,16 @@ mod tests {
 
     const LAYOUT: DecisionLayout = DecisionLayout { algo: 64, channels: 72, algos: 7, protos: 3 };
 
+    /// All kinds of links, in turn.
+    fn links(n: usize) -> Vec<Link> {
+        (0..n).map(|i| Link { sees: i % 4 != 1, decides: i % 3 != 1 }).collect()
+    }
+
     #[test]
     fn there_is_a_valid_module_for_each_length() {
-        assert!(
-            ChainModule::new(1, LAYOUT).is_none() && ChainModule::new(MAX_POLICIES + 1, LAYOUT).is_none()
-        );
+        assert!([1, MAX_POLICIES + 1].into_iter().all(|n| ChainModule::new(&links(n), LAYOUT).is_none()));
         for n in 2..=MAX_POLICIES {
-            let module = ChainModule::new(n, LAYOUT).unwrap();
+            let module = ChainModule::new(&links(n), LAYOUT).unwrap();
             let features = WasmFeatures::WASM2;
             Validator::new_with_features(features | WasmFeatures::MULTI_MEMORY)
                 .validate_all(module.bytes())
@@ -251,7 +272,13 @@ mod tests {
 
     #[test]
     fn the_fuel_is_that_of_the_code_between_the_calls() {
-        let module = ChainModule::new(3, LAYOUT).unwrap();
+        for offset in 0..12 {
+            the_fuel_is(&links(offset + 3)[offset..]);
+        }
+    }
+
+    fn the_fuel_is(links: &[Link]) {
+        let module = ChainModule::new(links, LAYOUT).unwrap();
         // The entry, and each call, closes a stretch.
         let mut stretches = vec![1];
         for payload in Parser::new(0).parse_all(module.bytes()) {

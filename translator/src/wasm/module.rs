@@ -12,7 +12,7 @@ use crate::error::{At, Error, ErrorKind, Stage};
 use crate::isa::{Insn, Pc};
 use crate::map::MapDecl;
 use crate::program::{Program, SourceLine};
-use crate::verify::{CtxLayout, Env, HelperSig, Verified};
+use crate::verify::{CtxLayout, Env, Fact, HelperSig, Region, Verified};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,6 +66,7 @@ impl Translator {
             output,
             env: Arc::clone(env),
             ctx_reads: ctx_reads(verified),
+            ctx_writes: ctx_writes(verified),
             max_fuel: verified.stats().max_fuel,
         })
     }
@@ -81,6 +82,7 @@ pub struct WasmModule {
     output: Output,
     env: Arc<Env>,
     ctx_reads: Vec<Range<u32>>,
+    ctx_writes: bool,
     max_fuel: u64,
 }
 
@@ -117,6 +119,10 @@ impl WasmModule {
     /// adjacent. The host need not fill others.
     pub fn ctx_reads(&self) -> &[Range<u32>] {
         &self.ctx_reads
+    }
+    /// May the program write to its context? One that does not decides nothing.
+    pub fn ctx_writes(&self) -> bool {
+        self.ctx_writes
     }
     /// Where the code at a byte offset of [`bytes`](Self::bytes) came from; `None` outside the program's functions.
     /// wasmtime's `FrameInfo::module_offset` is such an offset.
@@ -429,4 +435,12 @@ fn ctx_reads(verified: &Verified) -> Vec<Range<u32>> {
         }
     }
     ranges
+}
+
+/// Does any instruction that may run write to what may be the context? (No helper writes there.)
+fn ctx_writes(verified: &Verified) -> bool {
+    let writes = |insn: &Insn| matches!(insn, Insn::Store { .. } | Insn::Atomic { .. });
+    let elsewhere = |region| !matches!(region, Region::Ctx | Region::Mixed);
+    let to_ctx = |fact: &Fact| !fact.access.is_some_and(|a| elsewhere(a.region));
+    verified.program().iter().any(|(pc, insn)| writes(insn) && verified.fact(pc).is_some_and(to_ctx))
 }
