@@ -9,6 +9,12 @@ several ranks keep their policy for life, so round K is the first on the new one
 With `--inspect CLI` rank 0 shows, while the last communicator lives, what `ringfence status` and `ringfence map dump` say of its process:
 with NCCL_PROFILER_PLUGIN set too, the latencies that a profiler policy measured.
 
+The net half moves real data between two ranks with
+
+    NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET_PLUGIN=/path/libnccl_ringfence.so RINGFENCE_CHAIN_NET=/path/netplug.so
+
+where netplug.so is tests/netplug/netplug.c, built with -shared -fPIC -DV11.
+
 Creates and destroys the communicator `rounds` times, and checks the result of every collective on every rank. With one
 rank NCCL loads the plugin but never asks it; with two it asks for each collective. Prints one line a round and rank,
 and at the end the number of threads, so that a leak would show.
