@@ -257,7 +257,7 @@ impl Fused {
     fn interrupted(&mut self, fault: Fault, so_far: Decision) -> Box<Interrupted> {
         let Team { members, at, .. } = self.store.data_mut();
         let before = members.iter_mut().take(*at).rev().find(|m| m.decides && m.submitted);
-        let left = before.and_then(|m| m.context()).map(|context| context::tuner_decision(context));
+        let left = before.and_then(|m| m.context()).map(context::tuner_decision);
         Box::new(Interrupted { at: *at, fault, so_far: left.unwrap_or(so_far) })
     }
 }
