@@ -545,3 +545,30 @@ fn the_tuner_of_a_rank_sees_its_own_profiler() {
         }
     });
 }
+
+#[test]
+fn the_collectives_of_a_short_job_are_in_its_metrics() {
+    let env = [("RINGFENCE_METRICS_FILE", "%d/short.prom"), ("RINGFENCE_METRICS_INTERVAL", "3600")];
+    isolated_with("the_collectives_of_a_short_job_are_in_its_metrics", &env, |dir| {
+        put_samples(dir, "");
+        let file = PathBuf::from(std::env::var_os("RINGFENCE_METRICS_FILE").unwrap());
+        let profiler = open(6);
+        // Two communicators, one after the other, in one place; the host ends with each.
+        for (seq, duration) in [(1, 10_000), (2, 30_000)] {
+            let comm = init(&profiler);
+            comm.collective(&coll(seq, duration));
+            comm.collective(&coll(seq + 1, duration));
+            assert_eq!(comm.finalize(), 0);
+            let text = std::fs::read_to_string(&file).unwrap();
+            let mut means = text.lines().filter(|l| l.starts_with("nccl_collective_exec_time_microseconds{"));
+            let line = means.next().unwrap_or_else(|| panic!("no collective is told of:\n{text}"));
+            assert!(
+                line.contains("collective=\"AllReduce\"") && line.contains("algo_proto=\"RING_SIMPLE\""),
+                "{line}"
+            );
+            let mean: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+            assert_eq!(mean, duration as f64 / 1000.0, "each is told once");
+            assert_eq!(means.next(), None, "{text}");
+        }
+    });
+}

@@ -10,7 +10,7 @@ use crate::ffi::guard;
 use crate::host::{Host, ReloadReport};
 use crate::metrics::sampled_every;
 use crate::policy_set::{Plan, Policy};
-use crate::profiler::summary::{Summary, Sums};
+use crate::profiler::summary::Sums;
 use crate::profiler::{CommFacts, PROFILERS};
 use crate::reload::SwitchPolicy;
 use std::collections::BTreeMap;
@@ -153,10 +153,16 @@ const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
 
 /// The profilers are the process's, and told of by the host that has no source of its own.
 fn all_operations() -> Vec<OperationStatus> {
-    PROFILERS.summaries().flat_map(operations).take(MAX_OPERATIONS).collect()
+    let live = PROFILERS.summaries().map(|(facts, summary)| (facts, summary.read().0));
+    live.flat_map(operations).take(MAX_OPERATIONS).collect()
 }
 
-fn operations((facts, summary): (CommFacts, &Summary)) -> Vec<OperationStatus> {
+/// What communicators did that have ended since the last time.
+pub(super) fn ended_operations() -> Vec<OperationStatus> {
+    PROFILERS.take_ended().into_iter().flat_map(operations).take(MAX_OPERATIONS).collect()
+}
+
+fn operations((facts, sums): (CommFacts, Vec<Sums>)) -> Vec<OperationStatus> {
     let name =
         |names: &[&str], number: u32| names.get(number as usize).copied().unwrap_or("unknown").to_owned();
     let comm_name: Vec<u8> =
@@ -179,5 +185,5 @@ fn operations((facts, summary): (CommFacts, &Summary)) -> Vec<OperationStatus> {
         rated: s.rated,
         log2_gbs: s.log2_gbs,
     };
-    summary.read().0.into_iter().map(one).collect()
+    sums.into_iter().map(one).collect()
 }

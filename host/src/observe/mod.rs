@@ -17,6 +17,7 @@ pub use dir::{Identity, RunDir, locations};
 pub use status::Status;
 
 use crate::host::{Host, tell};
+use crate::profiler::PROFILERS;
 use control::Server;
 use dir::STATUS;
 use numbers::MapNumbers;
@@ -53,6 +54,10 @@ impl Settings {
     pub(crate) fn from_env(source: Option<&Path>) -> Settings {
         let interval = std::env::var(METRICS_INTERVAL_VAR).ok();
         let file = std::env::var_os(METRICS_FILE_VAR).filter(|v| !v.is_empty()).map(PathBuf::from);
+        if file.is_some() {
+            // Now, and not on the observer's thread: the first communicator may have ended when that begins.
+            PROFILERS.keep_ended();
+        }
         Settings {
             dir: locations().into_iter().next(),
             metrics_file: file.map(|f| std::path::absolute(&f).unwrap_or(f)),
@@ -96,6 +101,9 @@ pub(crate) struct Observer {
     metrics_due: Instant,
     /// As in the metrics written last: what they tell of operations is about the time since.
     exported: Vec<OperationStatus>,
+    /// As in the metrics before those, and the ended communicators that were in those: the job's last metrics go back that far.
+    earlier: Vec<OperationStatus>,
+    ended: Vec<OperationStatus>,
     /// Said once, not each second.
     complained: bool,
 }
@@ -116,6 +124,8 @@ impl Observer {
             written: None,
             metrics_due: Instant::now(),
             exported: Vec::new(),
+            earlier: Vec::new(),
+            ended: Vec::new(),
             complained: false,
             settings,
         };
@@ -178,7 +188,7 @@ impl Observer {
         let status = self.collect(host);
         if metrics {
             self.metrics_due = Instant::now() + self.settings.metrics_interval;
-            self.export(&status);
+            self.export(host, &status, false);
         }
         self.publish(status);
     }
@@ -213,11 +223,20 @@ impl Observer {
         }
     }
 
-    fn export(&mut self, status: &Status) {
+    /// Writes the metrics. Communicators that have ended since the last time are in them for the last time. The job's `last` metrics,
+    /// which stay, go back one turn further: else they would be empty where the turn before had just been.
+    fn export(&mut self, host: &Host, status: &Status, last: bool) {
         let Some(path) = &self.settings.metrics_file else { return };
         let path = expand(path, self.identity.pid, self.part);
-        let operations = operations_since(&status.operations, &self.exported);
-        self.exported = status.operations.clone();
+        let ended = if host.is_named() { Vec::new() } else { collect::ended_operations() };
+        let mut all = [&status.operations[..], &ended].concat();
+        let mut before = std::mem::replace(&mut self.exported, status.operations.clone());
+        if last {
+            all.append(&mut self.ended);
+            before = std::mem::take(&mut self.earlier);
+        }
+        let operations = operations_since(&all, &before);
+        (self.earlier, self.ended) = (before, ended);
         let text = prometheus::render(&[Status { operations, ..status.clone() }]);
         if let Err(e) = replace(&path, text.as_bytes()) {
             self.complain(&format!("cannot write {}: {e}", path.display()));
@@ -235,7 +254,7 @@ impl Observer {
         self.speaker.speak(host);
         if self.settings.metrics_file.is_some() {
             let status = self.collect(host);
-            self.export(&status);
+            self.export(host, &status, true);
         }
         self.withdraw();
         if let (Some(dir), Some(server)) = (&self.dir, self.server) {

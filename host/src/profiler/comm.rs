@@ -9,7 +9,7 @@ use super::handle::{Handle, MAX_CHANNELS, SERIAL};
 use super::mask::Wanted;
 use super::ops::{OpFacts, Ops, Span, Step};
 use super::seat::{Policies, Seat};
-use super::summary::Summary;
+use super::summary::{Summary, Sums};
 use super::work::Work;
 use ringfence_guest::abi::{
     ProfilerContext, ProfilerEventContext, UNSET, event_action, func, profiler_flag, timing,
@@ -142,13 +142,14 @@ impl Comm {
     }
 
     /// The communicator moves out: from now on its handle, and those of its events, are stale. What had begun and not ended is told to
-    /// the policies as far as it came.
-    pub(crate) fn close(&self) {
+    /// the policies as far as it came; then comes `told`, and then the policies leave.
+    pub(crate) fn close(&self, told: impl FnOnce()) {
         self.live.store(0, Ordering::Release);
         if let Some(ops) = self.ops.get() {
             ops.sweep(|span| self.evicted(&span));
         }
         self.first_serial.store(u64::MAX, Relaxed);
+        told();
         self.seat.vacate();
     }
 
@@ -156,6 +157,11 @@ impl Comm {
     pub(crate) fn summed(&self) -> Option<(CommFacts, &Summary)> {
         let alive = self.live.load(Ordering::Acquire) != 0;
         alive.then(|| (self.facts.get(), &self.summary))
+    }
+
+    /// What the communicator did that lives here, or did last.
+    pub(crate) fn sums(&self) -> (CommFacts, Vec<Sums>) {
+        (self.facts.get(), self.summary.read().0)
     }
 
     /// Its number among the places.

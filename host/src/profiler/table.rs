@@ -7,7 +7,7 @@ use super::event::{Detail, Event};
 use super::handle::{Handle, MAX_COMMS, MAX_OPS};
 use super::mask::{Needs, SAMPLE_VAR, Sampling, Wanted, Words};
 use super::seat::Policies;
-use super::summary::Summary;
+use super::summary::{Summary, Sums};
 use super::ticker::Ticker;
 use crate::host::tell;
 use std::hash::{BuildHasher, RandomState};
@@ -54,7 +54,13 @@ struct State {
     paused: bool,
     sampling: Option<Sampling>,
     ticker: Option<Ticker>,
+    /// Somebody asks for what communicators did that have ended.
+    keeps_ended: bool,
+    ended: Vec<(CommFacts, Vec<Sums>)>,
 }
+
+/// Most ended communicators that wait to be told of.
+const MAX_ENDED: usize = 1024;
 
 impl Profilers {
     pub(crate) const fn new(clock: Clock) -> Profilers {
@@ -72,6 +78,8 @@ impl Profilers {
                 paused: false,
                 sampling: None,
                 ticker: None,
+                keeps_ended: false,
+                ended: Vec::new(),
             }),
         }
     }
@@ -109,7 +117,7 @@ impl Profilers {
         let ticker = if state.live.is_empty() { state.ticker.take() } else { None };
         drop(state);
         // Without the lock: policies run, and the ticker may want it.
-        comm.close();
+        comm.close(|| self.keep_sums(comm));
         if let Some(ticker) = ticker {
             ticker.stop();
         }
@@ -117,6 +125,26 @@ impl Profilers {
             state.free.push(comm.index());
         }
         true
+    }
+
+    /// The sums of a communicator that is about to end: the last of them may be the process's last, so this is before its policies leave.
+    fn keep_sums(&self, comm: &Comm) {
+        let Some(mut state) = self.lock() else { return };
+        if state.keeps_ended && state.ended.len() < MAX_ENDED {
+            state.ended.push(comm.sums());
+        }
+    }
+
+    /// From now on, the sums of up to 1024 communicators that have ended are kept until [`take_ended`](Profilers::take_ended).
+    pub(crate) fn keep_ended(&self) {
+        if let Some(mut state) = self.lock() {
+            state.keeps_ended = true;
+        }
+    }
+
+    /// What those communicators did that have ended since the last time.
+    pub(crate) fn take_ended(&self) -> Vec<(CommFacts, Vec<Sums>)> {
+        self.lock().map(|mut state| std::mem::take(&mut state.ended)).unwrap_or_default()
     }
 
     /// The policies in force changed: what they need from now on.

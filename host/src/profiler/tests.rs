@@ -362,6 +362,28 @@ fn two_ranks_with_one_id_are_two_communicators() {
     assert_eq!(f.word.load(Ordering::Relaxed), 0);
 }
 
+#[test]
+fn what_an_ended_communicator_did_is_kept_if_somebody_asks() {
+    let f = fixture(COLL);
+    let run = |context: u64, f: &Fixture| {
+        let coll = f.coll(1);
+        f.end(f.kernel(coll, 0, 1), 2);
+        f.profilers.close(context);
+    };
+    run(f.context, &f);
+    assert!(f.profilers.take_ended().is_empty(), "nobody asked");
+    f.profilers.keep_ended();
+    let again = f.profilers.open(&facts(), Box::new(Recorder(f.seen.clone())), f.word).ok().unwrap();
+    let f = Fixture { context: again, ..f };
+    run(again, &f);
+    let ended = f.profilers.take_ended();
+    assert_eq!(ended.len(), 1);
+    let (of, sums) = &ended[0];
+    assert_eq!((of.comm_id, of.rank), (facts().comm_id, facts().rank));
+    assert_eq!(sums.iter().map(|s| s.count).sum::<u64>(), 1);
+    assert!(f.profilers.take_ended().is_empty(), "told once");
+}
+
 // One test for each row of the table of oddities (nccl-abi.md 3.8).
 
 #[test]
