@@ -78,6 +78,21 @@ impl Data {
         }
     }
 
+    /// Before a call: what the policy is going to look up stays where it is.
+    #[inline]
+    fn enter(&self) {
+        if let Some(reader) = &self.reader {
+            reader.enter();
+        }
+    }
+
+    /// Brings in the pages of the private memory.
+    fn touch(&mut self) {
+        const PAGE: usize = 4096;
+        let bytes = self.memory.as_mut().and_then(|m| m.bytes_mut(0, layout::PRIVATE_PAGES as usize * 65536));
+        bytes.into_iter().flatten().step_by(PAGE).for_each(|b| *b = 0);
+    }
+
     /// After a call: what the policy took, if it may take something, and then its pointers.
     #[inline]
     fn give_back(&mut self, takes: bool) {
@@ -211,12 +226,7 @@ impl Instance {
     /// 20 us. The policy is entered without fuel, so it stops before its first instruction: no map, no counter and no
     /// decision knows of it. Off the decision path.
     pub fn warm(&mut self) {
-        const PAGE: usize = 4096;
-        if let Some(bytes) =
-            self.memory().ok().and_then(|m| m.bytes_mut(0, layout::PRIVATE_PAGES as usize * 65536))
-        {
-            bytes.iter_mut().step_by(PAGE).for_each(|b| *b = 0);
-        }
+        self.store.data_mut().data.touch();
         prepare_thread();
         if self.store.set_fuel(0).is_ok() {
             let stopped = self.entry.call(&mut self.store, (CTX_PTR as i64, 0));
@@ -381,10 +391,8 @@ impl Instance {
         if self.store.set_fuel(self.fuel).is_err() {
             return Err(stop("the engine counts no fuel"));
         }
-        if self.looks_up
-            && let Some(reader) = &self.store.data().data.reader
-        {
-            reader.enter();
+        if self.looks_up {
+            self.store.data().data.enter();
         }
         let result = self.entry.call(&mut self.store, (r1 as i64, r2 as i64));
         if self.takes | self.looks_up {

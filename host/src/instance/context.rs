@@ -116,9 +116,16 @@ pub(super) fn fill_tuner(
     so_far: Decision,
 ) {
     fill_tuner_inputs(ctx, reads, input);
-    let (algo, proto) = so_far.route.map_or((UNSET, UNSET), |(a, p)| (a.number(), p.number()));
-    put(ctx, 8, pair(algo, proto));
-    put(ctx, 9, u64::from(so_far.channels.map_or(0, NonZeroU32::get)));
+    let (route, channels) = decision_words(so_far);
+    put(ctx, 8, route);
+    put(ctx, 9, channels);
+}
+
+/// Words 8 and 9: the decision so far.
+#[inline(always)]
+pub(super) fn decision_words(decision: Decision) -> (u64, u64) {
+    let (algo, proto) = decision.route.map_or((UNSET, UNSET), |(a, p)| (a.number(), p.number()));
+    (pair(algo, proto), u64::from(decision.channels.map_or(0, NonZeroU32::get)))
 }
 
 #[inline]

@@ -18,7 +18,7 @@ use crate::hooks::Hook;
 use crate::memory::{GuestMemory, prepare_thread, thread_pointer};
 use crate::metrics::{Began, Counters};
 use crate::policy::{PolicyModule, Words};
-use ringfence_guest::abi::{CollContext, UNSET, algo, proto};
+use ringfence_guest::abi::{CollContext, algo, proto};
 use ringfence_translator::wasm::chain::{ChainModule, DecisionLayout, Link};
 use ringfence_translator::wasm::layout;
 use std::mem::offset_of;
@@ -52,7 +52,6 @@ struct Member {
     submitted: bool,
     /// As in [`Instance`].
     takes: bool,
-    looks_up: bool,
     began: Began,
 }
 
@@ -61,11 +60,7 @@ impl Member {
     #[inline]
     fn start(&mut self) -> u64 {
         self.began = self.counters.begin();
-        if self.looks_up
-            && let Some(reader) = &self.data.reader
-        {
-            reader.enter();
-        }
+        self.data.enter();
         self.grant
     }
 
@@ -78,9 +73,7 @@ impl Member {
     /// After its call: `left` is the fuel that was not used.
     #[inline]
     fn finish(&mut self, left: u64, submitted: bool) {
-        if self.takes | self.looks_up {
-            self.data.give_back(self.takes);
-        }
+        self.data.give_back(self.takes);
         self.submitted = submitted;
         self.counters.answered(self.began, submitted, self.limit.saturating_sub(left));
     }
@@ -175,15 +168,7 @@ impl Fused {
 
     /// As [`Instance::warm`].
     pub(crate) fn warm(&mut self) {
-        const PAGE: usize = 4096;
-        for member in &mut self.store.data_mut().members {
-            let bytes = member
-                .data
-                .memory
-                .as_mut()
-                .and_then(|m| m.bytes_mut(0, layout::PRIVATE_PAGES as usize * 65536));
-            bytes.into_iter().flatten().step_by(PAGE).for_each(|b| *b = 0);
-        }
+        self.store.data_mut().members.iter_mut().for_each(|member| member.data.touch());
         prepare_thread();
         if self.store.set_fuel(0).is_ok() {
             let stopped = self.entry.call(&mut self.store, (0, 0));
@@ -206,12 +191,12 @@ impl Fused {
             prepare_thread();
             self.prepared = here;
         }
-        let (mut route, mut channels) = (words(so_far).0, words(so_far).1);
+        let (mut route, mut channels) = words(so_far);
         let result = self.begin(input).and_then(|fuel| {
             self.store.set_fuel(fuel).map_err(|_| stop("the engine counts no fuel"))?;
             let left = self.entry.call(&mut self.store, (route, channels));
-            let (r, c, r0) = left.map_err(|e| self.stopped(&e))?;
-            (route, channels) = (r, c);
+            let r0;
+            (route, channels, r0) = left.map_err(|e| self.stopped(&e))?;
             Ok(r0 == 0)
         });
         match result {
@@ -244,9 +229,7 @@ impl Fused {
         let left = self.store.get_fuel().unwrap_or(0);
         let team = self.store.data_mut();
         let Some(member) = team.members.get_mut(team.at) else { return stop("the engine failed") };
-        if member.takes | member.looks_up {
-            member.data.give_back(member.takes);
-        }
+        member.data.give_back(member.takes);
         let fault = fault(&member.policy, error);
         member.counters.faulted(&fault, (member.limit + member.after).saturating_sub(left));
         Box::new(fault)
@@ -276,7 +259,6 @@ fn member(instance: &Instance, code: &ChainModule, at: usize) -> std::result::Re
     let (policy, maps) = (&instance.policy, instance.maps());
     let reader = prepare_maps(policy, maps)?;
     Ok(Member {
-        looks_up: reader.is_some(),
         data: Data::new(policy, maps, reader),
         policy: policy.clone(),
         counters: Arc::clone(&instance.counters),
@@ -313,9 +295,8 @@ fn join(store: &mut Store<Team>, instances: &[&Instance]) -> std::result::Result
 /// A decision as the chain's module takes it.
 #[inline]
 fn words(decision: Decision) -> (i64, i64) {
-    let (algo, proto) = decision.route.map_or((UNSET, UNSET), |(a, p)| (a.number(), p.number()));
-    let route = u64::from(algo) | u64::from(proto) << 32;
-    (route as i64, i64::from(decision.channels.map_or(0, NonZeroU32::get)))
+    let (route, channels) = context::decision_words(decision);
+    (route as i64, channels as i64)
 }
 
 /// A decision as the chain's module leaves it.
